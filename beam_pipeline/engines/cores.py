@@ -73,7 +73,7 @@ class Core(Protocol):
     """A library that encodes normalized pieces of text."""
 
     name: str
-    longest: int
+    max_piece_chars: int
     """Maximum length of a piece in characters; at most `LONGEST_WORD`."""
     inexact_strings: Collection[str]
     """Strings on which the library may differ from the exact tokenizer. They contain no space."""
@@ -103,7 +103,7 @@ class GigatokenCore:
     """The library gigatoken: byte-level BPE, and BPE with byte fallback."""
 
     name = "gigatoken"
-    longest = LONGEST_WORD
+    max_piece_chars = LONGEST_WORD
 
     @staticmethod
     def check(parts: TokenizerParts) -> None:
@@ -116,12 +116,12 @@ class GigatokenCore:
         self.is_exact = parts.kind == SENTENCEPIECE
         # Batches of such a model begin with an empty cache of words, which takes about twice the CPU. But Python's lock
         # is held while a single text is encoded, so with more threads, batches are faster.
-        self._joins = parts.kind == SENTENCEPIECE and threads <= 2
+        self._joins_pieces = parts.kind == SENTENCEPIECE and threads <= 2
         self._separator_id = 1 + max(parts.core["model"]["vocab"].values(), default=-1)
         separators = [_separator(self._separator_id)] if parts.kind == SENTENCEPIECE else []
-        self.inexact_strings = {*parts.removed, *(token["content"] for token in separators)}
+        self.inexact_strings = {*parts.removed_tokens, *(token["content"] for token in separators)}
         self._json = json.dumps({**parts.core, "added_tokens": separators})
-        self._dropped = DroppedBytes(parts.exact["model"]) if parts.kind == BYTE_LEVEL else None
+        self._dropped_bytes = DroppedBytes(parts.exact["model"]) if parts.kind == BYTE_LEVEL else None
         self._is_inexact = parts.is_inexact
         self._parallel = threads > 1
         self._chars = 0
@@ -140,12 +140,12 @@ class GigatokenCore:
 
     def encode(self, pieces: Sequence[str]) -> FlatIds:
         ids, lengths = self._encode_all(pieces)
-        return (ids, lengths) if self._dropped is None else self._dropped.remove(ids, lengths)
+        return (ids, lengths) if self._dropped_bytes is None else self._dropped_bytes.remove(ids, lengths)
 
     def _encode_all(self, pieces: Sequence[str]) -> FlatIds:
         self._limit_cache()
         self._chars += sum(map(len, pieces)) + _CHARS_PER_CALL * len(pieces)
-        if self._joins and pieces:
+        if self._joins_pieces and pieces:
             flats = [self._encode_joined(_SEPARATOR.join(batch)) for batch in batches(pieces)]
             ids, lengths = map(np.concatenate, zip(*flats, strict=True))
             return ids, lengths
@@ -171,7 +171,7 @@ class GigatokenCore:
         - Characters with a byte that is not in the vocabulary, unless it can be dropped from the ids.
         - Characters that gigatoken's pre-tokenizer splits differently.
         """
-        missing = self._dropped.inexact if self._dropped else frozenset()
+        missing = self._dropped_bytes.inexact if self._dropped_bytes else frozenset()
         return (
             unicodedata.category(char) == "Cn"
             or not missing.isdisjoint(char.encode())
@@ -180,7 +180,7 @@ class GigatokenCore:
         )
 
     def inexact_positions(self, texts: Sequence[str]) -> dict[int, list[int]]:
-        return {} if self._dropped is None else self._dropped.positions(texts)
+        return {} if self._dropped_bytes is None else self._dropped_bytes.positions(texts)
 
 
 class TokieCore:
@@ -188,7 +188,7 @@ class TokieCore:
 
     name = "tokie"
     # tokie cuts words of more than 64 KiB, and a character has at most 4 bytes.
-    longest = 16_000
+    max_piece_chars = 16_000
 
     @staticmethod
     def check(parts: TokenizerParts) -> None:
@@ -217,10 +217,14 @@ class TokieCore:
         if self._unigram is None:
             plain = (piece for piece in core["model"]["vocab"] if piece.isascii() and piece.islower())
             self._word = next(filter(str.isalpha, plain), None)
-        split = core["pre_tokenizer"]
-        if split and split["type"] == "Metaspace" and split["prepend_scheme"] == "first":
+        pre_tokenizer = core["pre_tokenizer"]
+        if (
+            pre_tokenizer
+            and pre_tokenizer["type"] == "Metaspace"
+            and pre_tokenizer["prepend_scheme"] == "first"
+        ):
             # Equivalent for texts without added tokens, and tokie is twice as fast with it.
-            core = {**core, "pre_tokenizer": {**split, "prepend_scheme": "always"}}
+            core = {**core, "pre_tokenizer": {**pre_tokenizer, "prepend_scheme": "always"}}
         self._json = self._unigram.to_json(core) if self._unigram else json.dumps(core)
         self._load()
         self._memory = memory.private_bytes()

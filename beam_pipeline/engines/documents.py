@@ -63,22 +63,22 @@ class DocumentTokenizer:
             None if input_bytes is None else SampleCheck(self._engine, input_bytes=input_bytes, seed=seed)
         )
         self._dtype = id_dtype(vocab_size)
-        self._control = np.array([] if parse_special_tokens else sorted(control_ids), self._dtype)
+        self._control_ids = np.array([] if parse_special_tokens else sorted(control_ids), self._dtype)
         self._prefix = np.array(template.prefix, self._dtype)
         self._suffix = np.array(template.suffix, self._dtype)
         self._version = version("tokenizers" if self._engine.name == "hf" else self._engine.name)
         self._documents = 0
-        self._dropped: Counter[str] = Counter()
+        self._dropped_counts: Counter[str] = Counter()
         self._has_failed = False
         # A regular expression that takes too many steps panics, for each such document of a batch.
         self._may_panic = self._engine.name == "hf" and '"Regex"' in tokenizer_json
 
     @property
     def use(self) -> EngineUse:
-        """Counts of what was encoded so far."""
+        """Counts of the documents encoded so far."""
         engine = self._engine
         return EngineUse(
-            engine.name, self._version, self._documents, engine.fallbacks.copy(), self._dropped.copy()
+            engine.name, self._version, self._documents, engine.fallbacks.copy(), self._dropped_counts.copy()
         )
 
     def encode(self, batch: DocumentBatch) -> tuple[DocumentBatch, Documents]:
@@ -134,19 +134,19 @@ class DocumentTokenizer:
             positions = self._dropped_characters.positions(texts)
             if positions:
                 characters = sum(map(len, positions.values()))
-                self._dropped.update(documents=len(positions), characters=characters)
+                self._dropped_counts.update(documents=len(positions), characters=characters)
 
     def _refuse_control_tokens(self, batch: DocumentBatch, ids: np.ndarray, lengths: np.ndarray) -> None:
         """Raises EngineMismatch if the engine encoded any text to a control token."""
-        if _contains_any(ids, self._control):
-            is_control = np.isin(ids, self._control)
+        if _contains_any(ids, self._control_ids):
+            is_control = np.isin(ids, self._control_ids)
             position = int(is_control.argmax())
-            number = int(np.searchsorted(np.cumsum(lengths), position, side="right"))
+            index = int(np.searchsorted(np.cumsum(lengths), position, side="right"))
             raise EngineMismatch(
                 f"the engine {self._engine.name} encoded text to the control token with id {ids[position]}; use "
                 "--engine hf, or --parse_special_tokens if you trust the text",
                 batch.name,
-                int(batch.places[number]),
+                int(batch.places[index]),
             )
 
 

@@ -28,16 +28,18 @@ class DroppedBytes:
     def __init__(self, model: Mapping):
         vocab = model["vocab"]
         missing = missing_bytes(vocab)
-        self._first = 1 + max(vocab.values(), default=-1)
-        self._unknown = unknown_id(model)
+        self._first_extra_id = 1 + max(vocab.values(), default=-1)
+        self._unknown_id = unknown_id(model)
         exact = _is_exact(model, missing)
         self.inexact: frozenset[int] = frozenset() if exact else missing
-        """Bytes whose characters are left to HF."""
-        self._removed = bytes(sorted(missing)) if exact else b""
-        if self._removed:
+        """Bytes whose characters HF encodes."""
+        self._removable_bytes = bytes(sorted(missing)) if exact else b""
+        if self._removable_bytes:
             self._is_removed = np.isin(np.arange(256), sorted(missing))
             # An unknown token in place of a byte keeps its neighbours apart.
-            self._are_neighbours = _neighbours(vocab) if self._unknown is None else np.zeros((256, 256), bool)
+            self._are_neighbours = (
+                _neighbours(vocab) if self._unknown_id is None else np.zeros((256, 256), bool)
+            )
 
     def positions(self, texts: Sequence[str]) -> dict[int, list[int]]:
         """Finds missing bytes whose neighbours may merge.
@@ -47,11 +49,11 @@ class DroppedBytes:
         Returns:
             The positions of the bytes' characters, ascending, by the index of the text. Texts without any are left out.
         """
-        if not self._removed or self._unknown is not None:
+        if not self._removable_bytes or self._unknown_id is not None:
             return {}
-        parts = [text.encode() for text in texts]
-        joined = b"\xff".join([b"", *parts, b""])
-        if len(joined.translate(None, self._removed)) == len(joined):
+        encoded_texts = [text.encode() for text in texts]
+        joined = b"\xff".join([b"", *encoded_texts, b""])
+        if len(joined.translate(None, self._removable_bytes)) == len(joined):
             return {}
         data = np.frombuffer(joined, np.uint8)
         # Runs of missing bytes: the byte before the first one, and the last one, in turn.
@@ -61,20 +63,20 @@ class DroppedBytes:
         is_suspect &= ~_are_words_apart(data, previous, last)
         if not is_suspect.any():
             return {}
-        starts = np.cumsum([1, *(len(part) + 1 for part in parts)])[:-1]
+        starts = np.cumsum([1, *(len(encoded_text) + 1 for encoded_text in encoded_texts)])[:-1]
         chars = np.cumsum((data & 0xC0) != 0x80)  # 1 + the number of characters before the byte's own
         positions: dict[int, list[int]] = {}
-        for first in (previous[is_suspect] + 1).tolist():
-            index = int(np.searchsorted(starts, first, side="right")) - 1
-            positions.setdefault(index, []).append(int(chars[first] - chars[starts[index] - 1]) - 1)
-        return {index: sorted({*in_text}) for index, in_text in positions.items()}
+        for byte_position in (previous[is_suspect] + 1).tolist():
+            index = int(np.searchsorted(starts, byte_position, side="right")) - 1
+            positions.setdefault(index, []).append(int(chars[byte_position] - chars[starts[index] - 1]) - 1)
+        return {index: sorted({*text_positions}) for index, text_positions in positions.items()}
 
     def remove(self, ids: np.ndarray, lengths: np.ndarray) -> FlatIds:
         """Removes the extra tokens from the ids of pieces, or replaces them by the unknown token."""
-        if not self._removed or not (is_extra := ids >= self._first).any():
+        if not self._removable_bytes or not (is_extra := ids >= self._first_extra_id).any():
             return ids, lengths
-        if self._unknown is not None:
-            return np.where(is_extra, ids.dtype.type(self._unknown), ids), lengths
+        if self._unknown_id is not None:
+            return np.where(is_extra, ids.dtype.type(self._unknown_id), ids), lengths
         tokens_before = np.concatenate([[0], np.cumsum(~is_extra)])
         return ids[~is_extra], np.diff(tokens_before[np.cumsum(lengths)], prepend=0)
 

@@ -34,7 +34,7 @@ class Engine(Protocol):
     reason: str | None
     """Why no fast engine supports the tokenizer. None if this is a fast engine, or if the user chose `hf`."""
     fallbacks: Fallbacks
-    """Counts of what HF encoded instead so far."""
+    """Counts of the documents that HF has encoded instead."""
     reference: Tokenizer | None
     """HF's tokenizer, which gives the same ids. None if the engine itself is HF's."""
 

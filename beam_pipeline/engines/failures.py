@@ -16,7 +16,7 @@ from beam_pipeline.tokenization.library_errors import EncodingError, library_err
 
 # The lines of Rust's message about a panic on stderr: the first, a line of text, and perhaps a backtrace.
 _PANIC_BEGINS = re.compile(rb"thread '[^\n]*panicked at ")
-_PANIC_GOES_ON = re.compile(rb"stack backtrace:| +\d+: | +at |note: ")
+_PANIC_CONTINUES = re.compile(rb"stack backtrace:| +\d+: | +at |note: ")
 
 
 def encode_singly_if_needed(
@@ -31,15 +31,15 @@ def encode_singly_if_needed(
     flats, errors = [empty], {}
     pending = [range(len(texts))]
     while pending:
-        part = pending.pop()
+        indices = pending.pop()
         try:
             with library_errors():
-                flats.append(encode(texts[part.start : part.stop]))
+                flats.append(encode(texts[indices.start : indices.stop]))
         except EncodingError as error:
-            if len(part) == 1:
-                errors[part.start] = str(error)
+            if len(indices) == 1:
+                errors[indices.start] = str(error)
             else:
-                pending += [part[index : index + 1] for index in reversed(range(len(part)))]
+                pending += [indices[index : index + 1] for index in reversed(range(len(indices)))]
     ids, lengths = map(np.concatenate, zip(*flats, strict=True))
     return (ids, lengths), errors
 
@@ -56,28 +56,28 @@ class _HiddenPanics:
         with self._lock:
             self._users += 1
             if self._users == 1:
-                self._begin()
+                self._start_filter()
         try:
             yield
         finally:
             with self._lock:
                 self._users -= 1
                 if not self._users:
-                    self._end()
+                    self._stop_filter()
 
-    def _begin(self) -> None:
+    def _start_filter(self) -> None:
         self._stderr = None
         if sys.stderr is None:  # it is closed, so descriptor 2 may be any file
             return
         sys.stderr.flush()
         self._stderr = os.dup(2)
-        read, write = os.pipe()
-        os.dup2(write, 2)
-        os.close(write)
-        self._thread = threading.Thread(target=_forward, args=(read, self._stderr), daemon=True)
+        read_end, write_end = os.pipe()
+        os.dup2(write_end, 2)
+        os.close(write_end)
+        self._thread = threading.Thread(target=_forward, args=(read_end, self._stderr), daemon=True)
         self._thread.start()
 
-    def _end(self) -> None:
+    def _stop_filter(self) -> None:
         if self._stderr is None:
             return
         sys.stderr.flush()
@@ -86,33 +86,33 @@ class _HiddenPanics:
         os.close(self._stderr)
 
 
-def _forward(read: int, target: int) -> None:
+def _forward(read_end: int, target: int) -> None:
     """Copies a pipe to a file descriptor without delay, and leaves out messages about panics."""
-    with open(read, "rb", buffering=0) as pipe:
-        pending, blank, state = b"", b"", _OTHER
+    with open(read_end, "rb", buffering=0) as pipe:
+        pending, blank, state = b"", b"", _OTHER_LINE
         while chunk := pipe.read(1 << 16):
             *lines, pending = (pending + chunk).split(b"\n")
-            passed = []
+            passed_lines = []
             for line in lines:
                 state = _next_state(state, line)
-                passed.append(blank + line + b"\n" if state is _OTHER and line else b"")
-                blank = b"" if line or state is not _OTHER else blank + b"\n"  # may precede a panic
-            if state is _OTHER and not b"thread '".startswith(pending[:8]):
-                passed.append(blank + pending)  # a line that is not finished, such as a progress bar
+                passed_lines.append(blank + line + b"\n" if state is _OTHER_LINE and line else b"")
+                blank = b"" if line or state is not _OTHER_LINE else blank + b"\n"  # may precede a panic
+            if state is _OTHER_LINE and not b"thread '".startswith(pending[:8]):
+                passed_lines.append(blank + pending)  # a line that is not finished, such as a progress bar
                 pending = blank = b""
-            _write(target, b"".join(passed))
-        _write(target, blank + pending if state is _OTHER else b"")
+            _write(target, b"".join(passed_lines))
+        _write(target, blank + pending if state is _OTHER_LINE else b"")
 
 
-_OTHER, _FIRST, _FURTHER = "other", "first line of a panic", "further line of a panic"
+_OTHER_LINE, _FIRST_LINE, _FURTHER_LINE = "other", "first line of a panic", "further line of a panic"
 
 
 def _next_state(state: str, line: bytes) -> str:
     if _PANIC_BEGINS.match(line):
-        return _FIRST
-    if state is _FIRST or (state is _FURTHER and _PANIC_GOES_ON.match(line)):
-        return _FURTHER
-    return _OTHER
+        return _FIRST_LINE
+    if state is _FIRST_LINE or (state is _FURTHER_LINE and _PANIC_CONTINUES.match(line)):
+        return _FURTHER_LINE
+    return _OTHER_LINE
 
 
 def _write(target: int, data: bytes) -> None:

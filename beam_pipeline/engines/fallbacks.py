@@ -1,4 +1,4 @@
-"""Counts of what an engine encoded, and of the part that Hugging Face's `tokenizers` encoded instead."""
+"""Counts of the documents that an engine encoded, and of the part that Hugging Face's `tokenizers` encoded instead."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Fallbacks:
     def add(self, pieces: Iterable[tuple[str, int, str]]) -> None:
         """Counts pieces of a batch: (reason, number of the document, text)."""
         documents: dict[str, set[int]] = {}
-        for reason, number, text in pieces:
-            documents.setdefault(reason, set()).add(number)
+        for reason, document, text in pieces:
+            documents.setdefault(reason, set()).add(document)
             self.bytes += len(text.encode())
         self.documents += len(set().union(*documents.values()))
         self.reasons.update({reason: len(numbers) for reason, numbers in documents.items()})
@@ -45,16 +45,19 @@ class Fallbacks:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Counts nothing in this block."""
-        saved = self.copy()
+        counts = self.copy()
         try:
             yield
         finally:
-            self.documents, self.bytes, self.reasons = saved.documents, saved.bytes, saved.reasons
+            self.documents, self.bytes, self.reasons = counts.documents, counts.bytes, counts.reasons
 
 
 @dataclass(frozen=True)
 class EngineUse:
-    """Counts of what an engine encoded. They depend only on the documents, the tokenizer and the library's release."""
+    """Counts of the documents that an engine encoded.
+
+    They depend only on the documents, the tokenizer and the library's release.
+    """
 
     name: str
     """The engine's name in `--engine`."""

@@ -1,4 +1,4 @@
-"""An engine that is many times faster than HF's and gives the same ids. HF encodes what it is not exact on.
+"""An engine that is many times faster than HF's and gives the same ids. HF encodes the text on which it is not exact.
 
 Each step cuts the text further and hands the pieces to the next one:
 
@@ -34,7 +34,7 @@ _MAX_CACHED_CHARS = 64
 
 # Reasons why HF encodes a piece.
 _CHARACTERS, _STRINGS = "rare characters", "rare pieces"
-_LITERALS, _LONG = "special tokens in text", "very long words"
+_LITERALS, _LONG_WORDS = "special tokens in text", "very long words"
 
 _HFPieces = list[tuple[str, int, str]]
 """Pieces that HF encodes: (reason, number of the document, text)."""
@@ -97,7 +97,7 @@ class FastEngine:
         if not hf_indices:
             return self._encode_around(spans, texts, owners, self._encode_sections, hf_pieces)
         fast_indices = np.delete(owners, hf_indices)
-        spans = {int(np.searchsorted(fast_indices, index)): in_text for index, in_text in spans.items()}
+        spans = {int(np.searchsorted(fast_indices, index)): text_spans for index, text_spans in spans.items()}
         hf_pieces += [(_LITERALS, index, texts[index]) for index in hf_indices]
         fast_texts = [texts[index] for index in fast_indices.tolist()]
         flats = [
@@ -143,22 +143,24 @@ class FastEngine:
         for step in self._parts.mark:
             texts = step(texts)
         inexact_positions = self._inexact_positions(texts)
-        longest = self._core.longest
-        if not inexact_positions and max(map(len, texts), default=0) <= longest:
+        max_chars = self._core.max_piece_chars
+        if not inexact_positions and max(map(len, texts), default=0) <= max_chars:
             return self._encode_exact(texts)
         pieces: list[str] = []
         hf_indices: list[int] = []  # indices of the pieces that HF encodes
         counts = np.ones(len(texts), np.int64)  # pieces per text
         for index, text in enumerate(texts):
-            if index not in inexact_positions and len(text) <= longest:
+            if index not in inexact_positions and len(text) <= max_chars:
                 pieces.append(text)
                 continue
             first_piece = len(pieces)
-            for piece, exact in self._split(text, inexact_positions.get(index, ())):
-                for part in cut(piece, self._parts.cuts, longest) if len(piece) > longest else (piece,):
-                    if not exact or len(part) > longest:
+            for piece, is_exact in self._split(text, inexact_positions.get(index, ())):
+                for part in cut(piece, self._parts.cuts, max_chars) if len(piece) > max_chars else (piece,):
+                    if not is_exact or len(part) > max_chars:
                         hf_indices.append(len(pieces))
-                        hf_pieces.append((_LONG if exact else self._inexact_reason, int(owners[index]), part))
+                        hf_pieces.append(
+                            (_LONG_WORDS if is_exact else self._inexact_reason, int(owners[index]), part)
+                        )
                     pieces.append(part)
             counts[index] = len(pieces) - first_piece
         ids, lengths = self._encode_pieces(pieces, hf_indices)
@@ -190,11 +192,11 @@ class FastEngine:
         """Returns the nearest positions before and after a character at which the text can be cut."""
         # Unigram and WordPiece texts can be cut at every space, which is faster to find.
         if self._parts.kind in (UNIGRAM, WORDPIECE):
-            start, end = text.rfind(" ", minimum, position), text.find(" ", position + 1)
-            return max(start, minimum), len(text) if end < 0 else end
+            start, next_cut = text.rfind(" ", minimum, position), text.find(" ", position + 1)
+            return max(start, minimum), len(text) if next_cut < 0 else next_cut
         start = last_match(self._parts.cuts, text, minimum + 1, position)
-        end = self._parts.cuts.search(text, position + 1)
-        return minimum if start is None else start, len(text) if end is None else end.start()
+        next_cut = self._parts.cuts.search(text, position + 1)
+        return minimum if start is None else start, len(text) if next_cut is None else next_cut.start()
 
     def _inexact_positions(self, texts: list[str]) -> dict[int, list[int]]:
         """Returns the positions of characters that the core is not exact on, by the index of the text."""
@@ -202,8 +204,8 @@ class FastEngine:
         searches = [self._core.inexact_positions(texts)]
         if self._inexact_strings:
             searches.append(self._inexact_strings.positions(texts))
-        for index, in_text in chain.from_iterable(search.items() for search in searches):
-            positions[index] = sorted((*positions.get(index, ()), *in_text))
+        for index, text_positions in chain.from_iterable(search.items() for search in searches):
+            positions[index] = sorted((*positions.get(index, ()), *text_positions))
         return positions
 
     def _encode_pieces(self, pieces: list[str], hf_indices: list[int]) -> FlatIds:
@@ -229,10 +231,10 @@ class FastEngine:
         if len(self._cache) > _MAX_CACHED_PIECES:
             self._cache.clear()
         ids_by_piece = {piece: self._cache.get(piece) for piece in pieces}
-        new = [piece for piece, ids in ids_by_piece.items() if ids is None]
-        if new:
-            ids, lengths = encode_flat(self._exact, new)
-            for piece, piece_ids in zip(new, np.split(ids, np.cumsum(lengths)[:-1]), strict=True):
+        new_pieces = [piece for piece, ids in ids_by_piece.items() if ids is None]
+        if new_pieces:
+            ids, lengths = encode_flat(self._exact, new_pieces)
+            for piece, piece_ids in zip(new_pieces, np.split(ids, np.cumsum(lengths)[:-1]), strict=True):
                 ids_by_piece[piece] = piece_ids
                 if len(piece) <= _MAX_CACHED_CHARS:
                     self._cache[piece] = piece_ids

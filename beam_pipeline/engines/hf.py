@@ -49,14 +49,14 @@ def _encode(tokenizer: Tokenizer, texts: Sequence[str]) -> FlatIds:
 
 def batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
     """Yields groups of consecutive texts with at most a megabyte of characters, or a single longer text."""
-    first = chars = 0
+    start = chars = 0
     for number, text in enumerate(texts):
         if chars and chars + len(text) > _BATCH_CHARS:
-            yield texts[first:number]
-            first, chars = number, 0
+            yield texts[start:number]
+            start, chars = number, 0
         chars += len(text)
-    if first < len(texts):
-        yield texts[first:]
+    if start < len(texts):
+        yield texts[start:]
 
 
 class HFEngine:

@@ -88,10 +88,10 @@ class StringSet:
         self._separator = next(char for char in map(chr, range(0x110000)) if char not in chars)
         # (One trie, since `re` finds the first character of a match faster if all alternatives are on one level.)
         self._split = re.compile(f"({trie_pattern([*strings, self._separator])})")
-        self._empty = not strings
+        self._is_empty = not strings
 
     def __bool__(self) -> bool:
-        return not self._empty
+        return not self._is_empty
 
     def find(self, texts: Sequence[str]) -> Iterator[tuple[int, int, str]]:
         """Yields (index of the text, position, string): from left to right, and the longest string of a position.
@@ -99,7 +99,7 @@ class StringSet:
         >>> list(StringSet(["<s>", "<s>>", "!"]).find(["a!<s>>", "<s>"]))
         [(0, 1, '!'), (0, 2, '<s>>'), (1, 0, '<s>')]
         """
-        if self._empty:
+        if self._is_empty:
             return
         starts = list(accumulate((len(text) + 1 for text in texts), initial=0))
         index = 0
@@ -119,7 +119,7 @@ class StringSet:
             texts contain none of the strings, or if they contain the control character that joins them here.
         """
         joined = self._separator.join(texts)
-        if self._empty or not self._pattern.search(joined) or joined.count(self._separator) >= len(texts):
+        if self._is_empty or not self._pattern.search(joined) or joined.count(self._separator) >= len(texts):
             return None
         parts = self._split.split(joined)
         strings = ["" if string == self._separator else string for string in parts[1::2]]
@@ -160,17 +160,17 @@ class Literals:
             texts in which this class cannot determine them.
         """
         spans: dict[int, list[TokenSpan]] = {}
-        unknown: list[int] = []
+        undetermined: list[int] = []
         for index, start, content in self._strings.find(texts):
-            if content in self._ignored or (unknown and unknown[-1] == index):
+            if content in self._ignored or (undetermined and undetermined[-1] == index):
                 continue
             span = self._span(texts[index], start, content, spans.get(index))
             if span is None:
-                unknown.append(index)
+                undetermined.append(index)
                 spans.pop(index, None)
             else:
                 spans.setdefault(index, []).append(span)
-        return spans, unknown
+        return spans, undetermined
 
     def split(self, texts: Sequence[str]) -> Sections | None:
         """Cuts texts at the tokens in them, as `cut_at` does, but several times as fast.
@@ -178,12 +178,12 @@ class Literals:
         Returns:
             None if the texts contain neither tokens nor ignored contents, or if this class cannot find them.
         """
-        split = None if self._ids is None else self._strings.split(texts)
-        if split is None:
+        split_texts = None if self._ids is None else self._strings.split(texts)
+        if split_texts is None:
             return None
-        parts, contents = split
+        parts, contents = split_texts
         if not self._ignored.isdisjoint(contents):
-            parts, contents = _without(self._ignored, parts, contents)
+            parts, contents = _merge_ignored(self._ignored, parts, contents)
         ids = np.fromiter(map(self._ids.__getitem__, contents), np.int64, len(contents))
         return Sections.from_parts(parts, ids, ids < 0)
 
@@ -205,7 +205,7 @@ class Literals:
         return start, end, token["id"]
 
 
-def _without(
+def _merge_ignored(
     ignored: Collection[str], parts: Sequence[str], contents: Sequence[str]
 ) -> tuple[list[str], list[str]]:
     """Makes ignored strings part of the text again, and joins them with the sections around them.

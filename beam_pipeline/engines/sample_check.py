@@ -54,16 +54,16 @@ class SampleCheck:
         if self._engine.reference is None or not batch.texts:
             return
         hashes = place_hashes("engine", self._seed, batch.name, batch.places)
-        chosen = np.flatnonzero(hashes <= self._bound)
+        sampled = np.flatnonzero(hashes <= self._bound)
         ends = np.cumsum(lengths)
         with self._engine.fallbacks.paused():
-            for number in chosen.tolist():
-                text = batch.texts[number]
+            for index in sampled.tolist():
+                text = batch.texts[index]
                 if len(text) > _MAX_CHARS:
-                    self._compare(batch, [(number, text[:_MAX_CHARS])])
+                    self._compare(batch, [(index, text[:_MAX_CHARS])])
                 else:
-                    document_ids = ids[ends[number] - lengths[number] : ends[number]]
-                    self._refuse_difference(batch, number, text, document_ids)
+                    document_ids = ids[ends[index] - lengths[index] : ends[index]]
+                    self._refuse_difference(batch, index, text, document_ids)
             if mix64(hashes[:1])[0] <= self._batch_bound:
                 self._compare(batch, find_suspects(batch.texts))
 
@@ -73,12 +73,10 @@ class SampleCheck:
             return
         ids, lengths = self._engine.encode_batch([text for _, text in excerpts])
         ids_per_excerpt = np.split(ids, np.cumsum(lengths)[:-1])
-        for (number, text), excerpt_ids in zip(excerpts, ids_per_excerpt, strict=True):
-            self._refuse_difference(batch, number, text, excerpt_ids)
+        for (index, text), excerpt_ids in zip(excerpts, ids_per_excerpt, strict=True):
+            self._refuse_difference(batch, index, text, excerpt_ids)
 
-    def _refuse_difference(
-        self, batch: DocumentBatch, number: int, text: str, engine_ids: np.ndarray
-    ) -> None:
+    def _refuse_difference(self, batch: DocumentBatch, index: int, text: str, engine_ids: np.ndarray) -> None:
         try:
             with library_errors():
                 hf_ids = self._engine.reference.encode(text, add_special_tokens=False).ids
@@ -87,11 +85,11 @@ class SampleCheck:
                 f"the engine {self._engine.name} encodes this document, and HF's tokenizer does not: {error}; use "
                 "--engine hf",
                 batch.name,
-                int(batch.places[number]),
+                int(batch.places[index]),
             ) from None
         if not np.array_equal(engine_ids, hf_ids):
             raise EngineMismatch(
-                _difference(self._engine.name, engine_ids, hf_ids), batch.name, int(batch.places[number])
+                _difference(self._engine.name, engine_ids, hf_ids), batch.name, int(batch.places[index])
             )
 
 

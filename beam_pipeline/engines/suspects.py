@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 _CONTEXT = 40
-_MOST = 2000
+_MAX_EXCERPT_CHARS = 2000
 
 _BLOCK = 128
 _BLOCKS = 16
@@ -45,10 +45,10 @@ def find_suspects(texts: Sequence[str]) -> list[tuple[int, str]]:
     joined = "\n".join(texts)
     ends = np.cumsum(np.fromiter((len(text) + 1 for text in texts), np.int64, len(texts)))
     excerpts = set()
-    for first, last in (*_rare_characters(joined), *_matches(joined)):
-        index = int(np.searchsorted(ends, first, side="right"))
+    for span_start, span_end in (*_rare_characters(joined), *_matches(joined)):
+        index = int(np.searchsorted(ends, span_start, side="right"))
         start = int(ends[index]) - len(texts[index]) - 1
-        excerpts.add((index, *_widen(texts[index], first - start, last - start)))
+        excerpts.add((index, *_widen(texts[index], span_start - start, span_end - start)))
     longest = max(range(len(texts)), key=lambda index: len(texts[index]))
     middle, end = len(texts[longest]) // 2, len(texts[longest])
     excerpts |= {(longest, *_widen(texts[longest], place, place + _CONTEXT)) for place in (middle, end)}
@@ -57,7 +57,7 @@ def find_suspects(texts: Sequence[str]) -> list[tuple[int, str]]:
 
 def _widen(text: str, start: int, end: int) -> tuple[int, int]:
     """Adds context to an excerpt."""
-    end = min(end, start + _MOST)
+    end = min(end, start + _MAX_EXCERPT_CHARS)
     return max(0, start - _CONTEXT), min(len(text), end + _CONTEXT)
 
 
@@ -76,8 +76,8 @@ def _rare_characters(joined: str) -> Iterator[tuple[int, int]]:
     by_count = codes[np.argsort(counts[codes], kind="stable")]
     _, rarest_of_block = np.unique(by_count // _BLOCK, return_index=True)
     rare_by_block = by_count[np.sort(rarest_of_block)[:_BLOCKS]]
-    chosen = {*by_count[:_RAREST].tolist(), *rare_by_block.tolist(), *_look_alikes(codes.tolist())}
-    for code in sorted(chosen):
+    rare_codes = {*by_count[:_RAREST].tolist(), *rare_by_block.tolist(), *_look_alikes(codes.tolist())}
+    for code in sorted(rare_codes):
         position = joined.index(chr(code))
         yield position, position + 1
 

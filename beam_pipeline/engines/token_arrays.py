@@ -44,16 +44,18 @@ class Documents:
             np.concatenate([part.ids for part in parts]), np.concatenate([part.lengths for part in parts])
         )
 
-    def select(self, chosen: np.ndarray) -> Documents:
-        """Returns the documents at the indices or the boolean mask `chosen`, in that order.
+    def select(self, selection: np.ndarray) -> Documents:
+        """Returns the documents at the indices or the boolean mask `selection`, in that order.
 
         >>> Documents(np.array([5, 6, 7, 8]), np.array([1, 0, 3])).select(np.array([2, 0]))
         Documents(ids=array([6, 7, 8, 5]), lengths=array([3, 1]))
         """
-        lengths = self.lengths[chosen]
-        if chosen.dtype == bool:  # a mask of the ids is faster than their numbers
-            return self if chosen.all() else Documents(self.ids[np.repeat(chosen, self.lengths)], lengths)
-        return Documents(self.ids[ranges(self.starts[chosen], lengths)], lengths)
+        lengths = self.lengths[selection]
+        if selection.dtype == bool:  # a mask of the ids is faster than their numbers
+            return (
+                self if selection.all() else Documents(self.ids[np.repeat(selection, self.lengths)], lengths)
+            )
+        return Documents(self.ids[ranges(self.starts[selection], lengths)], lengths)
 
 
 def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:

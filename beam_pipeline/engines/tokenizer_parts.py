@@ -49,7 +49,7 @@ class TokenizerParts:
     """Splits text further for `core`. None if there is nothing to split."""
     is_inexact: Callable[[str], bool] | None = None
     """Determines whether `core`, with `split`, may differ on a character. None if it never does."""
-    removed: Collection[str] = ()
+    removed_tokens: Collection[str] = ()
     """Tokens that `core` lacks. `core` is not exact on text with these strings."""
     literals: Literals = field(default_factory=Literals)
     """The added tokens that are matched in text before normalization."""
@@ -67,16 +67,16 @@ def split_tokenizer(tokenizer: Mapping, parse_special_tokens: bool) -> Tokenizer
     """
     core = {**tokenizer, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
     model = tokenizer["model"]
-    kind_of = {"Unigram": _unigram, "WordPiece": _wordpiece, "BPE": _bpe}
-    if model.get("type") not in kind_of:
+    splitters = {"Unigram": _unigram, "WordPiece": _wordpiece, "BPE": _bpe}
+    if model.get("type") not in splitters:
         raise UnsupportedComponent(f"a model of the type {model.get('type')}")
-    parts = kind_of[model["type"]](core)
-    added = [token for token in tokenizer["added_tokens"] if token["content"]]
-    normalized = [token for token in added if token["normalized"]]
-    ignored = [token["content"] for token in added if token["special"] and not parse_special_tokens]
+    parts = splitters[model["type"]](core)
+    added_tokens = [token for token in tokenizer["added_tokens"] if token["content"]]
+    normalized = [token for token in added_tokens if token["normalized"]]
+    ignored = [token["content"] for token in added_tokens if token["special"] and not parse_special_tokens]
     return replace(
         parts,
-        literals=_literals([token for token in added if not token["normalized"]], ignored),
+        literals=_literals([token for token in added_tokens if not token["normalized"]], ignored),
         normalized_literals=_normalized_literals(normalized, ignored, tokenizer["normalizer"], parts),
     )
 
@@ -120,25 +120,27 @@ def _unigram(core: dict) -> TokenizerParts:
         mark.append(_mark_words)
         parts = parts[1:]
     if len(parts) != 1 or parts[0]["type"] != "Metaspace":
-        raise UnsupportedComponent(f"the pre-tokenizer {_names(parts)}")
+        raise UnsupportedComponent(f"the pre-tokenizer {_type_names(parts)}")
     metaspace = parts[0]
     if metaspace["replacement"] != "▁" or not metaspace.get("split", True):
         raise UnsupportedComponent(f"the pre-tokenizer {json.dumps(metaspace, ensure_ascii=False)}")
-    first = metaspace["prepend_scheme"] == "first"
-    if first and not _keeps_first(normalizer):
+    marks_first_only = metaspace["prepend_scheme"] == "first"
+    if marks_first_only and not _keeps_first(normalizer):
         raise UnsupportedComponent(
             "a normalizer that may remove the first character, before a Metaspace with prepend_scheme 'first'"
         )
     core.update(normalizer=None, pre_tokenizer=metaspace)
     steps = normalization.steps(normalizer)
-    return TokenizerParts(UNIGRAM, core, core, _BEFORE_SPACE, steps, mark, uniform=not first)
+    return TokenizerParts(UNIGRAM, core, core, _BEFORE_SPACE, steps, mark, uniform=not marks_first_only)
 
 
 def _mark_words(texts: list[str]) -> list[str]:
     """Puts a space before each word, unless the word begins with the mark that Metaspace would insert there."""
     return [
-        _mark_single(text.replace("\n", " ").strip(" ")) if single and "▁" not in text else _mark_each(text)
-        for text, single in zip(texts, normalization.has_single_spaces(texts), strict=True)
+        _mark_single(text.replace("\n", " ").strip(" "))
+        if has_single and "▁" not in text
+        else _mark_each(text)
+        for text, has_single in zip(texts, normalization.has_single_spaces(texts), strict=True)
     ]
 
 
@@ -201,21 +203,21 @@ def _bpe(core: dict) -> TokenizerParts:
         if missing:
             raise UnsupportedComponent(f"a model with byte fallback that lacks the token {missing[0]}")
         core["pre_tokenizer"] = None
-        inner = _before_inner_marks(model["vocab"]) | {"▁"}
-        cuts = re.compile(f"(?<=[^{''.join(map(re.escape, sorted(inner)))}])(?=▁[^▁])")
+        characters_before_marks = _before_inner_marks(model["vocab"]) | {"▁"}
+        cuts = re.compile(f"(?<=[^{''.join(map(re.escape, sorted(characters_before_marks)))}])(?=▁[^▁])")
         # gigatoken caches no words if many tokens contain a mark after another character. InternLM 2 has some for
         # lines of spaces, and for tabs before spaces, which are rare in text.
-        removed = list(filter(re.compile("[\t\n]▁").search, model["vocab"]))
+        removed_tokens = list(filter(re.compile("[\t\n]▁").search, model["vocab"]))
         exact = {**core}
-        core["model"] = make_unreachable(model, removed)[0]
+        core["model"] = make_unreachable(model, removed_tokens)[0]
         return TokenizerParts(
-            SENTENCEPIECE, core, exact, cuts, steps, marks, removed=removed, uniform=uniform
+            SENTENCEPIECE, core, exact, cuts, steps, marks, removed_tokens=removed_tokens, uniform=uniform
         )
-    simple, prefix, split = byte_level.byte_level_pre_tokenizer(parts)
+    pre_tokenizer, has_prefix_space, split = byte_level.byte_level_pre_tokenizer(parts)
     exact = {**core, "pre_tokenizer": {"type": "Sequence", "pretokenizers": byte_level.without_prefix(parts)}}
-    core.update(pre_tokenizer=simple, model=byte_level.known_bytes_model(model))
+    core.update(pre_tokenizer=pre_tokenizer, model=byte_level.known_bytes_model(model))
     marks = []
-    if prefix:
+    if has_prefix_space:
         marks.append(
             normalization.for_each(lambda text: " " + text if text and not text.startswith(" ") else text)
         )
@@ -243,13 +245,19 @@ def _unsplit_metaspace(
     normalizers = _sequence(normalizer, "normalizers")
     if parts and parts[0]["type"] == "Split" and parts[0]["pattern"] == {"String": " "}:
         # It splits at spaces, and there are none: Gemma.
-        last = normalizers[-1] if normalizers else {}
-        if len(parts) == 1 and last.get("pattern") == {"String": " "} and " " not in last["content"]:
+        last_normalizer = normalizers[-1] if normalizers else {}
+        if (
+            len(parts) == 1
+            and last_normalizer.get("pattern") == {"String": " "}
+            and " " not in last_normalizer["content"]
+        ):
             return [], True
     if not parts:
         return [], True
     if len(parts) > 1 or parts[0]["type"] != "Metaspace" or parts[0].get("split", True):
-        raise UnsupportedComponent(f"the pre-tokenizer {_names(parts)} before a BPE model with byte fallback")
+        raise UnsupportedComponent(
+            f"the pre-tokenizer {_type_names(parts)} before a BPE model with byte fallback"
+        )
     scheme = parts[0]["prepend_scheme"]
     if parts[0]["replacement"] != "▁" or (scheme == "first" and not _keeps_first(normalizer)):
         raise UnsupportedComponent(f"the pre-tokenizer {json.dumps(parts[0], ensure_ascii=False)}")
@@ -270,5 +278,5 @@ def _sequence(part: Mapping | None, key: str) -> list[Mapping]:
     return [part]
 
 
-def _names(parts: Sequence[Mapping]) -> str:
+def _type_names(parts: Sequence[Mapping]) -> str:
     return " + ".join(part["type"] for part in parts) or "None"

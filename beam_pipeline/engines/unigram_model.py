@@ -47,17 +47,17 @@ class UnigramModel:
     """
 
     def __init__(self, model: Mapping):
-        pieces, self._unknown = model["vocab"], model["unk_id"]
-        if self._unknown is None:
+        pieces, self._unknown_id = model["vocab"], model["unk_id"]
+        if self._unknown_id is None:
             raise UnsupportedComponent("tokie needs an unknown token")
         if model["byte_fallback"]:
             raise UnsupportedComponent("a Unigram model with byte fallback")
         last_number = {piece: number for number, (piece, _) in enumerate(pieces)}
         if _MARK not in last_number:
             raise UnsupportedComponent(f"a Unigram model without the piece {_MARK}")
-        lowest = min(read_scores(map(repr, sorted({score for _, score in pieces})[:4])))
-        score = lowest - _UNKNOWN_PENALTY
-        if score + max(score, pieces[self._unknown][1]) >= lowest:
+        lowest_score = min(read_scores(map(repr, sorted({score for _, score in pieces})[:4])))
+        score = lowest_score - _UNKNOWN_PENALTY
+        if score + max(score, pieces[self._unknown_id][1]) >= lowest_score:
             raise UnsupportedComponent("a Unigram model with high positive scores")
         self._score = score
         self._model = model
@@ -72,7 +72,7 @@ class UnigramModel:
         self._placeholder = next(char for char in _PLACEHOLDERS if char not in chars_in_pieces)
         single = {piece for piece in last_number if len(piece) == 1}
         unreplaced = chars_in_pieces | _FREQUENT
-        self._added = sorted((unreplaced | {self._placeholder}) - single - {" "})
+        self._extra_characters = sorted((unreplaced | {self._placeholder}) - single - {" "})
         self._replaced = CharacterSet(lambda chars: [char not in unreplaced for char in chars])
 
     def to_json(self, tokenizer: Mapping) -> str:
@@ -82,9 +82,9 @@ class UnigramModel:
             piece if reachable else secrets.token_hex(16)
             for (piece, _), reachable in zip(pieces, self._reachable, strict=True)
         ]
-        unknown = Score(_literal(self._score))
+        unknown_score = Score(_literal(self._score))
         vocab = [(name, score) for name, (_, score) in zip(names, pieces, strict=True)]
-        vocab += [(char, unknown) for char in self._added]
+        vocab += [(char, unknown_score) for char in self._extra_characters]
         return dump_tokenizer({**tokenizer, "model": {**self._model, "vocab": vocab}})
 
     def replace_unknown(self, texts: Sequence[str]) -> list[str]:
@@ -111,15 +111,15 @@ class UnigramModel:
         """
         if not len(ids) or ids.max() < self._size:
             return ids, lengths
-        unknown = (ids >= self._size) | (ids == self._unknown)
+        is_unknown = (ids >= self._size) | (ids == self._unknown_id)
         ends = np.cumsum(lengths)
         # A token is dropped if it continues a run of unknown tokens of the same text.
-        remains = np.ones(len(ids), bool)
-        remains[1:] = ~(unknown[1:] & unknown[:-1])
-        remains[(ends - lengths)[lengths > 0]] = True
-        new_ends = np.concatenate([[0], np.cumsum(remains)])
-        ids = np.where(unknown, np.uint32(self._unknown), ids)
-        return ids[remains], new_ends[ends] - new_ends[ends - lengths]
+        is_kept = np.ones(len(ids), bool)
+        is_kept[1:] = ~(is_unknown[1:] & is_unknown[:-1])
+        is_kept[(ends - lengths)[lengths > 0]] = True
+        new_ends = np.concatenate([[0], np.cumsum(is_kept)])
+        ids = np.where(is_unknown, np.uint32(self._unknown_id), ids)
+        return ids[is_kept], new_ends[ends] - new_ends[ends - lengths]
 
 
 def _literal(score: float) -> str:

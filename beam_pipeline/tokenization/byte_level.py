@@ -84,11 +84,11 @@ def known_bytes_model(model: Mapping) -> Mapping:
     """
     vocab = model["vocab"]
     missing = sorted(BYTE_ALPHABET - vocab.keys())
-    first = 1 + max(vocab.values(), default=-1)
+    first_id = 1 + max(vocab.values(), default=-1)
     model = {
         **model,
         "byte_fallback": False,
-        "vocab": {**vocab, **{char: first + number for number, char in enumerate(missing)}},
+        "vocab": {**vocab, **{char: first_id + number for number, char in enumerate(missing)}},
     }
     reachable = (
         vocab.keys() if model["ignore_merges"] else {product(model, merge) for merge in model["merges"]}
@@ -114,13 +114,13 @@ def byte_level_pre_tokenizer(parts: Sequence[Mapping]) -> tuple[dict, bool, Spli
         UnsupportedComponent: If gigatoken supports no equivalent.
     """
     names = " + ".join(part["type"] for part in parts) or "None"
-    falcons = split_around_bytes(parts)
-    if falcons is not None:
-        return {**parts[1], "use_regex": True}, False, falcons
+    falcon_splitter = split_around_bytes(parts)
+    if falcon_splitter is not None:
+        return {**parts[1], "use_regex": True}, False, falcon_splitter
     if not parts or parts[-1]["type"] != "ByteLevel":
         raise UnsupportedComponent(f"the pre-tokenizer {names}")
-    *splits, last = parts
-    regex, prefix = last.get("use_regex", True), last["add_prefix_space"]
+    *splits, byte_level = parts
+    regex, prefix = byte_level.get("use_regex", True), byte_level["add_prefix_space"]
     gpt2 = {**without_prefix(parts)[-1], "use_regex": True}
     if splits and prefix:
         raise UnsupportedComponent("a prefix space for each word")
@@ -130,7 +130,7 @@ def byte_level_pre_tokenizer(parts: Sequence[Mapping]) -> tuple[dict, bool, Spli
         return gpt2, prefix, None
     if regex and len(splits) == 1 and splits[0]["type"] == "Digits" and splits[0]["individual_digits"]:
         return gpt2, False, split_numbers
-    patterns, splitter = _supported([_complete_split(part) for part in splits])
+    patterns, splitter = _supported_patterns([_complete_split(part) for part in splits])
     if regex or patterns not in PATTERNS:
         raise UnsupportedComponent(f"the pre-tokenizer {json.dumps(parts, ensure_ascii=False)}")
     if patterns == (GPT2_PATTERN,):
@@ -139,10 +139,10 @@ def byte_level_pre_tokenizer(parts: Sequence[Mapping]) -> tuple[dict, bool, Spli
         {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
         for pattern in patterns
     ]
-    return {"type": "Sequence", "pretokenizers": [*isolated, last]}, False, splitter
+    return {"type": "Sequence", "pretokenizers": [*isolated, byte_level]}, False, splitter
 
 
-def _supported(patterns: Sequence[str | None]) -> tuple[tuple[str | None, ...], Splitter | None]:
+def _supported_patterns(patterns: Sequence[str | None]) -> tuple[tuple[str | None, ...], Splitter | None]:
     """Returns equivalent expressions that may be among `PATTERNS`, and a function that splits text for them."""
     groups = [(pattern or "").replace(r"\p{N}{1,2}", r"\p{N}{1,3}") for pattern in patterns]
     splitter = split_digit_pairs if groups != patterns else None
@@ -258,8 +258,8 @@ def _numeric() -> tuple[re.Pattern, re.Pattern]:
 
 def _numeric_characters() -> tuple[str, str]:
     # Above U+20000 there are only ideographs, tags and private use.
-    below, above = (
+    basic, supplementary = (
         "".join(char for char in map(chr, codes) if unicodedata.category(char)[0] == "N")
         for codes in (range(0x10000), range(0x10000, 0x20000))
     )
-    return below, above
+    return basic, supplementary

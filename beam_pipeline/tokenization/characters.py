@@ -10,7 +10,7 @@ CODES = 0x110000
 
 _LATIN_END = 0x250
 
-_OUT, _IN, _UNKNOWN = range(3)
+_OUTSIDE, _INSIDE, _UNKNOWN = range(3)
 
 
 class CharacterSet:
@@ -27,12 +27,14 @@ class CharacterSet:
         self._classify = classify
         self._states = np.full(CODES, _UNKNOWN, np.uint8)
         self._learn(np.arange(_LATIN_END))
-        self._first = int((self._states != _OUT).argmax())  # of those in the set or not yet classified
-        self._other_ascii = np.flatnonzero(self._states[:128] == _OUT).astype(np.uint8).tobytes()
+        self._lowest_code = int(
+            (self._states != _OUTSIDE).argmax()
+        )  # among those in the set and those not classified yet
+        self._outside_ascii = np.flatnonzero(self._states[:128] == _OUTSIDE).astype(np.uint8).tobytes()
 
     @classmethod
     def containing(cls, chars: Iterable[str]) -> CharacterSet:
-        """Makes a set of the given characters."""
+        """Makes a set of these characters."""
         chars = frozenset(chars)
         return cls(lambda candidates: [char in chars for char in candidates])
 
@@ -46,25 +48,25 @@ class CharacterSet:
             Their positions, ascending, by the index of the text. Texts without any are left out.
         """
         text_numbers = [number for number, text in enumerate(texts) if not text.isascii()]
-        if len(self._other_ascii) < 128:
+        if len(self._outside_ascii) < 128:
             ascii_texts = "".join(texts) if not text_numbers else "".join(filter(str.isascii, texts))
             # If anything remains without the ASCII characters outside of the set, the ASCII texts have to be searched.
-            if ascii_texts.encode().translate(None, self._other_ascii):
+            if ascii_texts.encode().translate(None, self._outside_ascii):
                 text_numbers = list(range(len(texts)))
         if not text_numbers:
             return {}
         searched = [texts[number] for number in text_numbers]
         # UTF-32 is an array of code points.
         codes = np.frombuffer("".join(searched).encode("utf-32-le"), "<u4")
-        if self._first < 128:
-            matches = np.flatnonzero(self._states.take(codes) != _OUT)
+        if self._lowest_code < 128:
+            matches = np.flatnonzero(self._states.take(codes) != _OUTSIDE)
         else:  # most characters of most texts precede all of the set, and a comparison is faster than a look-up
-            matches = np.flatnonzero(codes >= self._first)
-            matches = matches[self._states[codes[matches]] != _OUT]
+            matches = np.flatnonzero(codes >= self._lowest_code)
+            matches = matches[self._states[codes[matches]] != _OUTSIDE]
         unknown = np.unique(codes[matches][self._states[codes[matches]] == _UNKNOWN])
         if len(unknown):
             self._learn(unknown)
-            matches = matches[self._states[codes[matches]] == _IN]
+            matches = matches[self._states[codes[matches]] == _INSIDE]
         if not len(matches):
             return {}
         ends = np.cumsum(np.fromiter(map(len, searched), np.int64, len(searched)))

@@ -20,7 +20,7 @@ _TEXTS = (
     "def f(x):\n    return x+1  # ok",
 )
 # Where an added token begins and ends may depend on the text around it.
-_AROUND = ("x{}y", "a {} b", "{}y", "x{}", "{}{}", "{}")
+_CONTEXTS = ("x{}y", "a {} b", "{}y", "x{}", "{}{}", "{}")
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def find_differences(
         as_text: Whether to treat special tokens in texts as text, too, instead of parsing them.
     """
     texts = [(None, text) for text in _TEXTS]
-    texts += [(token, around.replace("{}", token)) for token in tokens for around in _AROUND]
+    texts += [(token, context.replace("{}", token)) for token in tokens for context in _CONTEXTS]
     only_texts = [text for _, text in texts]
     results = zip(_encode(expected, only_texts, as_text), _encode(actual, only_texts, as_text), strict=True)
     for (token, text), (expected_ids, actual_ids) in zip(texts, results, strict=True):
@@ -60,12 +60,12 @@ def find_differences(
 
 def _encode(tokenizer: Tokenizer, texts: Sequence[str], as_text: bool) -> list[list[int] | str]:
     """Encodes one text after another: a batch would start threads before the run has determined their number."""
-    saved = tokenizer.encode_special_tokens
+    saved_flag = tokenizer.encode_special_tokens
     tokenizer.encode_special_tokens = as_text
     try:
         return [_ids(tokenizer, text) for text in texts]
     finally:
-        tokenizer.encode_special_tokens = saved
+        tokenizer.encode_special_tokens = saved_flag
 
 
 def _ids(tokenizer: Tokenizer, text: str) -> list[int] | str:

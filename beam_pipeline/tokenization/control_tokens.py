@@ -79,11 +79,11 @@ def _without_control_tokens(tokenizer: Mapping, ids: Collection[int]) -> Mapping
                 f"character or byte of a text; {_REMEDY}"
             )
     model, names = make_unreachable(model, keys)
-    added = [
+    added_tokens = [
         {**token, "special": True, "content": names.get(token["content"], token["content"])}
         if token["id"] in control_ids
         else token
         for token in tokenizer["added_tokens"]
     ]
     # The post-processor may refer to tokens that were renamed, and it is not used for text.
-    return {**tokenizer, "added_tokens": added, "model": model, "post_processor": None}
+    return {**tokenizer, "added_tokens": added_tokens, "model": model, "post_processor": None}

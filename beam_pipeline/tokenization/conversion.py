@@ -80,13 +80,13 @@ def convert(
         saved[JSON] = files[JSON]
     elif same_model:
         saved[JSON] = dump_with_model(parts, model_file)
-    wrong = {difference.token for difference in _differences(backend, saved[JSON])}
-    if wrong:
-        parts = _matched_before_normalization(parts, wrong)
+    inexpressible_tokens = {difference.token for difference in _differences(backend, saved[JSON])}
+    if inexpressible_tokens:
+        parts = _matched_before_normalization(parts, inexpressible_tokens)
         saved[JSON] = dump_with_model(parts, model_file)
         saved.pop(MAP, None)  # it repeats the flags, and nothing reads it beside `added_tokens_decoder`
         for difference in _differences(backend, saved[JSON]):
-            raise UsageError(f"--tokenizer {path}: {_inexpressible(difference)}")
+            raise UsageError(f"--tokenizer {path}: {_inexpressible_reason(difference)}")
     return _with_plain_class(saved, parts, tokenizer.model_input_names)
 
 
@@ -159,7 +159,7 @@ def _differences(backend: Tokenizer, data: bytes) -> Iterator[Difference]:
     return find_differences(backend, load_tokenizer(data.decode()).tokenizer, tokens)
 
 
-def _inexpressible(difference: Difference) -> str:
+def _inexpressible_reason(difference: Difference) -> str:
     reason = f"AutoTokenizer of {converter()} gives ids that its tokenizer.json could not give: {difference}"
     if difference.token is None:
         return f"{reason}; save it as a {PLAIN_CLASS} with the ids that you want"
@@ -176,11 +176,11 @@ def _matched_before_normalization(parts: Mapping, tokens: Collection[str | None]
     memory keeps both, and finds the token in text before it normalizes. A file contains each token once, with the flag:
     loaded again, `x<|endoftext|>y` would be searched for `▁<|endoftext|>`, if the normalizer prepends `▁`.
     """
-    added = [
+    added_tokens = [
         {**token, "normalized": token["normalized"] and token["content"] not in tokens}
         for token in parts["added_tokens"]
     ]
-    return {**parts, "added_tokens": added}
+    return {**parts, "added_tokens": added_tokens}
 
 
 def _with_plain_class(

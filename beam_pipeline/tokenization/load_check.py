@@ -32,7 +32,7 @@ def _is_bool(value: Any) -> bool:
 
 
 # The form in which train-tokenizer writes a config: its keys, and the values that AutoTokenizer is known to accept.
-_KNOWN: Mapping[str, Callable[[Any], bool]] = {
+_KNOWN_ENTRIES: Mapping[str, Callable[[Any], bool]] = {
     "tokenizer_class": lambda value: value == PLAIN_CLASS,
     **{f"{name}_token": _is_text for name in SPECIAL_NAMES},
     "add_prefix_space": _is_bool,
@@ -45,7 +45,7 @@ _KNOWN: Mapping[str, Callable[[Any], bool]] = {
 }
 
 
-def check_copy(described: TokenizerDescription, path: str) -> None:
+def check_copy(description: TokenizerDescription, path: str) -> None:
     """Checks that AutoTokenizer loads the tokenizer's files, and that it gives the ids of the dataset.
 
     Importing transformers takes 0.6 s of CPU, so files in the form of `train-tokenizer` are not loaded: there,
@@ -54,12 +54,12 @@ def check_copy(described: TokenizerDescription, path: str) -> None:
     Raises:
         UsageError: If it does not.
     """
-    loaded = load_tokenizer(described.json)
-    if _is_known(described.files, parse_json(described.files, CONFIG, path), loaded):
+    loaded = load_tokenizer(description.json)
+    if _has_known_form(description.files, parse_json(description.files, CONFIG, path), loaded):
         return
     try:
         with library_errors():
-            _check_copy(described, loaded, path)
+            _check_copy(description, loaded, path)
     except EncodingError as error:
         raise UsageError(
             f"--tokenizer {path}: AutoTokenizer of {converter()} cannot use it: {error}"
@@ -68,11 +68,11 @@ def check_copy(described: TokenizerDescription, path: str) -> None:
         raise UsageError(excerpt(str(error), MAX_MESSAGE)) from error
 
 
-def _check_copy(described: TokenizerDescription, loaded: LoadedTokenizer, path: str) -> None:
+def _check_copy(description: TokenizerDescription, loaded: LoadedTokenizer, path: str) -> None:
     copy = f"--tokenizer {path}: AutoTokenizer of {converter()}"
     remedy = "correct tokenizer_config.json, or save the tokenizer with save_pretrained of this release"
     with console.without_stdout(), tempfile.TemporaryDirectory() as folder:
-        for name, data in described.files.items():
+        for name, data in description.files.items():
             Path(folder, name).write_bytes(data)
         try:
             tokenizer = load_by_transformers(Path(folder))
@@ -82,7 +82,7 @@ def _check_copy(described: TokenizerDescription, loaded: LoadedTokenizer, path: 
                 f"{copy} cannot load it: {type(error).__name__}: {first_line(error)}; {remedy}"
             ) from error
         roles = {name: getattr(tokenizer, f"{name}_token_id") for name in SPECIAL_NAMES}
-    for name, number in described.special_token_ids.items():
+    for name, number in description.special_token_ids.items():
         if roles[name] != number:
             raise UsageError(
                 f"{copy} gives its {name} token the id {roles[name]} instead of {number}; {remedy}"
@@ -96,7 +96,7 @@ def _check_copy(described: TokenizerDescription, loaded: LoadedTokenizer, path: 
             raise UsageError(f"{copy} does not give the ids of its tokenizer.json: {difference}; {remedy}")
 
 
-def _is_known(files: Mapping[str, bytes], config: Mapping, loaded: LoadedTokenizer) -> bool:
+def _has_known_form(files: Mapping[str, bytes], config: Mapping, loaded: LoadedTokenizer) -> bool:
     if not files.keys() <= {JSON, CONFIG, MAP, RECORD}:
         return False
     config = dict(config)
@@ -105,5 +105,5 @@ def _is_known(files: Mapping[str, bytes], config: Mapping, loaded: LoadedTokeniz
     if loaded.parsed["padding"] or loaded.parsed["truncation"]:
         return False
     contents = {token["content"] for token in loaded.parsed["added_tokens"]}
-    is_as_written = all(key in _KNOWN and _KNOWN[key](value) for key, value in config.items())
+    is_as_written = all(key in _KNOWN_ENTRIES and _KNOWN_ENTRIES[key](value) for key, value in config.items())
     return is_as_written and set(named_tokens(config)) <= contents

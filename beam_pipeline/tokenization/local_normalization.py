@@ -17,7 +17,7 @@ _SEPARATE_CATEGORIES = ("L", "N", "P", "S", "Zs")
 _JOINING = {0xE33, 0xEB3, 0xFF9E, 0xFF9F, 0xD4E, *range(0x1100, 0x1200), *range(0xA960, 0xA980)}
 _JOINING |= {*range(0xD7B0, 0xD800), *range(0x1F1E6, 0x1F200), *range(0x1F3FB, 0x1F400)}
 # Scripts above this code have letters that are prefixes; only emoji are frequent in text.
-_LAST = 0x10FFF
+_LAST_CODE = 0x10FFF
 _EMOJI = range(0x1F000, 0x20000)
 
 _MAX_CACHED = 1 << 16
@@ -44,13 +44,13 @@ class LocalNormalizer:
             char for char, result in normalized.items() if result == " " and keeps(exact, result)
         ]
         untouched = {*self._replaced, *(char for char, result in normalized.items() if result == char)}
-        self._changed = CharacterSet(
+        self._changed_characters = CharacterSet(
             lambda chars: [char not in untouched and not keeps(exact, char) for char in chars]
         )
 
     def __call__(self, texts: list[str]) -> list[str]:
         """Returns the normalized texts."""
-        positions = self._changed.positions(texts)
+        positions = self._changed_characters.positions(texts)
         return [
             self._normalize(text, positions[index]) if index in positions else self._replace(text)
             for index, text in enumerate(texts)
@@ -100,7 +100,7 @@ def keeps(exact: Normalizer, char: str) -> bool:
     """Determines whether the normalizer keeps a character wherever it occurs."""
     code = ord(char)
     is_grapheme = (
-        (code <= _LAST or code in _EMOJI)
+        (code <= _LAST_CODE or code in _EMOJI)
         and code not in _JOINING
         and unicodedata.category(char).startswith(_SEPARATE_CATEGORIES)
     )

@@ -64,7 +64,7 @@ def config_without_code(config: Mapping, loaded: LoadedTokenizer, path: str) -> 
                 reason = f"{key} is {str(config[key]).lower()}, but tokenizer.json adds {added} token"
     if reason is not None:
         raise UsageError(f"{code}, and {reason}; {_REMEDY}")
-    changed = {key: value for key, value in config.items() if key != "auto_map"}
+    plain_config = {key: value for key, value in config.items() if key != "auto_map"}
     note = f"{code}; tokenizer.json is used as it is"
     added = config.get("added_tokens_decoder") or {}
     if not isinstance(added, Mapping) or not all(isinstance(token, Mapping) for token in added.values()):
@@ -79,7 +79,7 @@ def config_without_code(config: Mapping, loaded: LoadedTokenizer, path: str) -> 
     if renumbered:
         shown = renumbered[0] + (", …" if len(renumbered) > 1 else "")
         note += f", without {counted(len(renumbered), 'token')} of tokenizer_config.json ({shown}): they get new ids"
-    return changed, note
+    return plain_config, note
 
 
 def _classes(config: Mapping) -> list[str | None]:

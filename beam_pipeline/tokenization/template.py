@@ -28,14 +28,17 @@ def find_template(loaded: LoadedTokenizer) -> Template:
         return Template((), ())
     tokenizer = with_model_of(loaded.tokenizer, {**loaded.parsed, "truncation": None, "padding": None})
     texts = ["a", "b 1"]
-    full = [tokenizer.encode(text).ids for text in texts]
+    with_template = [tokenizer.encode(text).ids for text in texts]
     tokenizer.post_processor = Sequence([])
-    plain = [tokenizer.encode(text).ids for text in texts]
-    for first in range(len(full[0]) - len(plain[0]) + 1):
-        prefix, suffix = full[0][:first], full[0][first + len(plain[0]) :]
-        if full == [[*prefix, *ids, *suffix] for ids in plain]:
+    without_template = [tokenizer.encode(text).ids for text in texts]
+    for prefix_length in range(len(with_template[0]) - len(without_template[0]) + 1):
+        prefix, suffix = (
+            with_template[0][:prefix_length],
+            with_template[0][prefix_length + len(without_template[0]) :],
+        )
+        if with_template == [[*prefix, *ids, *suffix] for ids in without_template]:
             return Template(tuple(prefix), tuple(suffix))
     raise UsageError(
-        f"--tokenizer: its post-processor turns the ids {plain[0]} of 'a' into {full[0]}; only templates that "
-        "put tokens before and after a text are supported"
+        f"--tokenizer: its post-processor turns the ids {without_template[0]} of 'a' into {with_template[0]}; only "
+        "templates that put tokens before and after a text are supported"
     )

@@ -33,7 +33,7 @@ from beam_pipeline.tokenization.tokenizer_config import (
 from beam_pipeline.tokenization.tokenizer_json import LoadedTokenizer, dump_with_model, load_tokenizer
 
 # The usual names of special tokens, for folders that do not define their roles.
-_WELL_KNOWN = {
+_USUAL_TOKENS = {
     "pad": ("<pad>", "[PAD]", "<|pad|>", "<|padding|>"),
     "mask": ("<mask>", "[MASK]", "<|mask|>"),
     "bos": ("<s>", "<bos>", "[BOS]", "<|begin_of_text|>", "<|startoftext|>", "<|endoftext|>"),
@@ -164,17 +164,17 @@ def _with_config(
 ) -> TokenizerFiles:
     """Adds a config that makes AutoTokenizer use tokenizer.json unchanged, to a folder that names no class."""
     changed = as_plain_class(config, original.parsed)
-    note = []
+    notes = []
     if not named_tokens({**parse_json(files, MAP, path), **config}):
-        added = {token["content"] for token in original.parsed["added_tokens"]}
+        added_tokens = {token["content"] for token in original.parsed["added_tokens"]}
         roles = {
-            name: next((token for token in tokens if token in added), None)
-            for name, tokens in _WELL_KNOWN.items()
+            name: next((token for token in tokens if token in added_tokens), None)
+            for name, tokens in _USUAL_TOKENS.items()
         }
         roles = {name: token for name, token in roles.items() if token is not None}
         changed.update({f"{name}_token": token for name, token in roles.items()})
         described = ", ".join(f"{name} {token}" for name, token in roles.items()) or "none"
-        note = [
+        notes = [
             f"--tokenizer {path}: no file defines the roles of its special tokens; according to their usual names they "
             f"are: {described}"
         ]
@@ -182,4 +182,4 @@ def _with_config(
     # AutoTokenizer would add the token of a saved padding as the pad token.
     if original.parsed["padding"] or original.parsed["truncation"]:
         data = dump_with_model({**original.parsed, "padding": None, "truncation": None}, data)
-    return TokenizerFiles({**files, JSON: data, CONFIG: dump_json(changed)}, note)
+    return TokenizerFiles({**files, JSON: data, CONFIG: dump_json(changed)}, notes)

@@ -63,9 +63,9 @@ def claim(output: str, fingerprint: str, *, overwrite: bool, resume: bool) -> bo
     return True
 
 
-def commit(output: str, fingerprint: str, made_from: dict, files: dict[str, bytes]) -> None:
+def commit(output: str, fingerprint: str, provenance: dict, files: dict[str, bytes]) -> None:
     """Writes the files: on a local file system with a single rename of the folder, on others with the record last."""
-    record = {"format": _FORMAT, "version": 1, "fingerprint": fingerprint, **made_from}
+    record = {"format": _FORMAT, "version": 1, "fingerprint": fingerprint, **provenance}
     record["files"] = sorted([*files, RECORD])
     files = {**files, RECORD: (json.dumps(record, indent=2, sort_keys=True) + "\n").encode()}
     local = filesystem.is_local(output)
@@ -152,5 +152,5 @@ def _is_record(record: Any) -> bool:
     if not isinstance(record, dict) or record.get("format") != _FORMAT:
         return False
     files = record.get("files")
-    named = isinstance(files, list) and all(isinstance(name, str) and "/" not in name for name in files)
-    return named and isinstance(record.get("fingerprint"), str)
+    has_names = isinstance(files, list) and all(isinstance(name, str) and "/" not in name for name in files)
+    return has_names and isinstance(record.get("fingerprint"), str)

@@ -87,7 +87,8 @@ def load_tokenizer(tokenizer_json: str) -> LoadedTokenizer:
     model = {"type": model_type, **_DEFAULTS[model_type], **raw_model}
     if model_type == "BPE":
         model["merges"] = [
-            tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in raw_model["merges"]
+            tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge)
+            for merge in raw_model["merges"]
         ]
     return LoadedTokenizer(tokenizer, {**parts, "model": model})
 

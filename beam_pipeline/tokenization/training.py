@@ -1,7 +1,7 @@
 """Training a tokenizer: texts → the files that AutoTokenizer loads. The same texts always give the same bytes.
 
-BPE and WordPiece models are trained by `tokenizers`. There the result depends only on the word counts, once the
-alphabet is given to the trainer. Unigram models are trained by SentencePiece, see unigram_pieces.py.
+BPE and WordPiece models are trained by `tokenizers`. There the result depends only on the word counts, if the
+trainer gets the alphabet. Unigram models are trained by SentencePiece, see unigram_pieces.py.
 """
 
 from __future__ import annotations
@@ -91,11 +91,11 @@ def train(
         trained = _train_wordpiece(texts, vocab_size, lowercase)
     else:
         trained = _train_unigram(texts(), vocab_size)
-    reached = trained.tokenizer.get_vocab_size()
-    if reached < vocab_size and not allow_smaller:
+    actual_size = trained.tokenizer.get_vocab_size()
+    if actual_size < vocab_size and not allow_smaller:
         raise DataError(
-            f"--vocab_size {vocab_size}: the sample supports {reached} tokens at most; lower --vocab_size, sample more "
-            "text (--sample_bytes, --input), or use --allow_smaller_vocab"
+            f"--vocab_size {vocab_size}: the sample supports {actual_size} tokens at most; lower --vocab_size, sample "
+            "more text (--sample_bytes, --input), or use --allow_smaller_vocab"
         )
     return trained
 
@@ -117,8 +117,10 @@ def _train_unigram(texts: Iterable[str], vocab_size: int) -> TrainedTokenizer:
     if not {piece for piece, _ in pieces}.isdisjoint(special):
         raise AssertionError(f"one of {special} was learnt from text")
     # Lower than the score of spelling the token with single characters, each of which is a piece.
-    never = max(map(len, special)) * min(score for _, score in pieces) - 100.0
-    tokenizer = Tokenizer(models.Unigram([*((token, never) for token in special), *pieces], unk_id=3))
+    unreachable_score = max(map(len, special)) * min(score for _, score in pieces) - 100.0
+    tokenizer = Tokenizer(
+        models.Unigram([*((token, unreachable_score) for token in special), *pieces], unk_id=3)
+    )
     tokenizer.normalizer = normalizers.Sequence(
         [
             normalizers.NFKC(),
@@ -141,20 +143,22 @@ def _train_bpe(texts: Iterable[str], vocab_size: int) -> TrainedTokenizer:
     `<|endoftext|>` begins and ends documents (`prepare --append_eos` adds it). Padding has its own token, so that it is
     never mistaken for the end of a document. `<|mask|>` makes the tokenizer suitable for masked models, too.
     """
-    added = ("<|endoftext|>", "<|pad|>", "<|mask|>")
+    special = ("<|endoftext|>", "<|pad|>", "<|mask|>")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - len(added),
+        vocab_size=vocab_size - len(special),
         min_frequency=_MIN_FREQUENCY,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(_split_texts(texts), trainer)
-    _add_special(tokenizer, added, mask="<|mask|>")
-    return TrainedTokenizer(tokenizer, _roles(bos=added[0], eos=added[0], pad=added[1], mask=added[2]))
+    _add_special(tokenizer, special, mask="<|mask|>")
+    return TrainedTokenizer(
+        tokenizer, _roles(bos=special[0], eos=special[0], pad=special[1], mask=special[2])
+    )
 
 
 def _train_wordpiece(
@@ -163,7 +167,7 @@ def _train_wordpiece(
     """Trains a WordPiece model like BERT's, with `[CLS] … [SEP]` around a text.
 
     The trainer numbers the characters inside words in the order of a hash map, and breaks ties by these numbers.
-    Passing all of them as special tokens makes it number them in the given order.
+    Passing all of them as special tokens makes it number them in their order.
     """
     special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
@@ -232,8 +236,8 @@ def _add_special(tokenizer: Tokenizer, tokens: Sequence[str], mask: str | None =
     )
 
 
-def _add_template(tokenizer: Tokenizer, first: str, last: str) -> None:
-    ids = [(token, tokenizer.token_to_id(token)) for token in (first, last)]
+def _add_template(tokenizer: Tokenizer, prefix: str, suffix: str) -> None:
+    ids = [(token, tokenizer.token_to_id(token)) for token in (prefix, suffix)]
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{first} $A {last}", pair=f"{first} $A {last} {last} $B {last}", special_tokens=ids
+        single=f"{prefix} $A {suffix}", pair=f"{prefix} $A {suffix} {suffix} $B {suffix}", special_tokens=ids
     )

@@ -40,7 +40,7 @@ Pieces = list[tuple[str, float]]
 """Pieces and their scores."""
 
 
-def train_pieces(words: Counter[str], vocab_size: int, added: int) -> Pieces:
+def train_pieces(words: Counter[str], vocab_size: int, num_special: int) -> Pieces:
     """Trains a Unigram model on counted words.
 
     SentencePiece lets no other thread of its process run, so neither Ctrl-C nor the display of the elapsed time would
@@ -49,7 +49,7 @@ def train_pieces(words: Counter[str], vocab_size: int, added: int) -> Pieces:
     Args:
         words: Word → count.
         vocab_size: Number of tokens.
-        added: The number of these that are not pieces of this model.
+        num_special: The number of these that are not pieces of this model.
 
     Returns:
         The unknown piece, then the others.
@@ -59,10 +59,12 @@ def train_pieces(words: Counter[str], vocab_size: int, added: int) -> Pieces:
         WorkerDied: If the process died.
     """
     if len(words) < _FEW_WORDS:
-        return _train(words, vocab_size, added)
+        return _train(words, vocab_size, num_special)
     context = get_context("spawn")  # a fork would be unsafe, since clients of file systems have threads
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_train_and_send, args=(sender, os.getpid(), words, vocab_size, added))
+    process = context.Process(
+        target=_train_and_send, args=(sender, os.getpid(), words, vocab_size, num_special)
+    )
     process.start()
     sender.close()
     try:
@@ -80,18 +82,18 @@ def train_pieces(words: Counter[str], vocab_size: int, added: int) -> Pieces:
 
 
 def _train_and_send(
-    sender: Connection, launcher: int, words: Counter[str], vocab_size: int, added: int
+    sender: Connection, launcher: int, words: Counter[str], vocab_size: int, num_special: int
 ) -> None:
     """Trains in a process of its own, and sends the pieces or the error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches the launcher, which ends this process
     worker_process.exit_with_launcher(launcher)
     try:
-        sender.send(_train(words, vocab_size, added))
+        sender.send(_train(words, vocab_size, num_special))
     except Exception as error:
         sender.send(error)
 
 
-def _train(words: Counter[str], vocab_size: int, added: int) -> Pieces:
+def _train(words: Counter[str], vocab_size: int, num_special: int) -> Pieces:
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -99,7 +101,7 @@ def _train(words: Counter[str], vocab_size: int, added: int) -> Pieces:
             input_format="tsv",
             model_writer=model,
             model_type="unigram",
-            vocab_size=vocab_size - added,
+            vocab_size=vocab_size - num_special,
             character_coverage=COVERAGE,
             required_chars="".join(ASCII),
             normalization_rule_name="identity",
@@ -116,7 +118,7 @@ def _train(words: Counter[str], vocab_size: int, added: int) -> Pieces:
     except RuntimeError as error:
         match = re.search(r"smaller than required_chars. \d+ vs (\d+)", str(error))
         if match:
-            raise too_small(vocab_size, int(match[1]) + added + 1) from error
+            raise too_small(vocab_size, int(match[1]) + num_special + 1) from error
         raise
     processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     return [(processor.id_to_piece(i), processor.get_score(i)) for i in range(processor.vocab_size())]
@@ -131,11 +133,11 @@ def _weighted_lines(words: Counter[str]) -> Iterator[str]:
     """
     for word, count in sorted(words.items(), key=lambda item: (-item[1], item[0])):
         for start in range(0, len(word), _MAX_WORD_CHARS):
-            part = word[start : start + _MAX_WORD_CHARS]
+            piece = word[start : start + _MAX_WORD_CHARS]
             if count > 1:
-                yield f"{part} {part}\t{count // 2}"
+                yield f"{piece} {piece}\t{count // 2}"
             if count % 2:
-                yield f"{part}\t1"
+                yield f"{piece}\t1"
 
 
 def too_small(vocab_size: int, minimum: int) -> DataError:
