@@ -16,9 +16,8 @@ from tokenmill_reader.framing import masked_crc
 LENGTH = struct.Struct("<Q")
 CRC = struct.Struct("<I")
 
-_VALUES_PER_CALL = (
-    1 << 18
-)  # values of a feature that are decoded together: their bytes fit into a core's caches
+# Values of a feature that are decoded together: their bytes fit into a core's caches.
+_VALUES_PER_CALL = 1 << 18
 
 
 class RecordError(ValueError):
@@ -79,7 +78,7 @@ def decode_frames(
         RecordError: If a record lacks a feature, has another one, or has one of the wrong length or type. Its number
             counts from the first one of its batch.
     """
-    decoder = ExampleDecoder(max_length=max_length, features=features, only=True)
+    decoder = ExampleDecoder(max_length=max_length, features=features, exclusive=True)
     count = max(1, _VALUES_PER_CALL // max_length)
     while batch := list(islice(frames, count)):
         columns = {name: np.empty((len(batch), max_length), np.int32) for name in features}

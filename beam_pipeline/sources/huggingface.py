@@ -24,10 +24,8 @@ from beam_pipeline.support.errors import UsageError
 if TYPE_CHECKING:
     import datasets
 
-_SAVE_TO_DISK_FILES = (
-    "state.json",
-    "dataset_dict.json",
-)  # every folder written by save_to_disk has one of these
+# Every folder written by save_to_disk has one of these.
+_SAVE_TO_DISK_FILES = ("state.json", "dataset_dict.json")
 
 
 def list_dataset(config: InputConfig, *, local_files: bool) -> list[ListedFile]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tokenmill_reader.description import Description, describe, tokenizer_path
 from tokenmill_reader.errors import REMEDY, DatasetError, RecordFault
-from tokenmill_reader.examples import LARGE, ExampleDecoder, parse_example
+from tokenmill_reader.examples import LARGE_RATIO, ExampleDecoder, parse_example
 from tokenmill_reader.files import Folder, open_folder
 from tokenmill_reader.fingerprints import fingerprint_of_shards
 from tokenmill_reader.format.names import OPTIONAL_FEATURES
@@ -25,7 +25,8 @@ from tokenmill_reader.shards import Shards
 Rows = dict[str, np.ndarray]
 """Values by feature: int32[max_length] of one row, or int32[rows, max_length]."""
 
-_TOGETHER = 1 << 18  # values of a feature that are decoded together: their bytes fit into a core's caches
+# Values of a feature that are decoded together: their bytes fit into a core's caches.
+_VALUES_PER_CALL = 1 << 18
 _FRAMING_BYTES = HEAD_BYTES + TAIL_BYTES
 
 
@@ -43,13 +44,13 @@ class Dataset:
     def __init__(self, description: Description, *, check: float, seed: int, cache_bytes: int) -> None:
         """Use `open`."""
         self._description = description
-        self._check, self._seed = check, seed
+        self._checked_share, self._seed = check, seed
         self._ends = np.cumsum(description.records)
         self._shards = Shards(description, cache_bytes=cache_bytes)
         self._decoders = threading.local()
-        self.max_length, self.features = self._form()
+        self.max_length, self.features = self._row_form()
         """Tokens per row, and the sorted names of the features of each record."""
-        self._together = max(1, _TOGETHER // self.max_length)  # rows
+        self._rows_per_call = max(1, _VALUES_PER_CALL // self.max_length)  # rows
 
     @classmethod
     def open(
@@ -68,7 +69,7 @@ class Dataset:
             path: The folder, such as OUT/train: local, a URL that fsspec reads, or an implementation of `Folder`.
             check: The share of rows whose checksums are compared when they are read, from 0 to 1.
             check_sizes: Whether to compare the sizes of all local shards now, not only when each is first read.
-            seed: Determines which rows these are.
+            seed: Determines the rows whose checksums are compared.
             cache_bytes: Memory for shards of a remote dataset.
             storage_options: Options of fsspec's file system.
 
@@ -112,7 +113,7 @@ class Dataset:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Identifies the rows: that of the manifest, or one of the shards. Compare it by `fingerprints.same_rows`."""
+        """The manifest's fingerprint of the rows, or one of the shards. Compare it with `fingerprints.same_rows`."""
         description = self._description
         return description.fingerprint or fingerprint_of_shards(description.folder, description.names)
 
@@ -147,17 +148,17 @@ class Dataset:
         """Reads rows.
 
         Raises:
-            IndexError, TypeError: As `row_numbers` does.
+            IndexError, TypeError: See `row_numbers`.
             DatasetError: If a shard or record is damaged.
         """
-        rows = row_numbers(index, len(self), self.path)
-        found = self._read(np.atleast_1d(rows))
-        return found if rows.ndim else {name: values[0] for name, values in found.items()}
+        numbers = row_numbers(index, len(self), self.path)
+        rows = self._read_rows(np.atleast_1d(numbers))
+        return rows if numbers.ndim else {name: values[0] for name, values in rows.items()}
 
     def __iter__(self) -> Iterator[Rows]:
         """Yields all rows in order."""
-        for first in range(0, len(self), self._together):
-            rows = self[first : first + self._together]
+        for start in range(0, len(self), self._rows_per_call):
+            rows = self[start : start + self._rows_per_call]
             for row in range(len(rows["input_ids"])):
                 yield {name: values[row] for name, values in rows.items()}
 
@@ -184,14 +185,14 @@ class Dataset:
             DatasetError: At the first fault.
         """
         description = self._description
-        limit = (self.manifest or {}).get("tokenizer", {}).get("vocab_size", 2**31)
+        vocab_size = (self.manifest or {}).get("tokenizer", {}).get("vocab_size", 2**31)
         for shard, name in enumerate(description.names):
             path = f"{self.path}/{name}"
             data, offsets, _ = self._shards.get(shard)
             frames = Frames(data, offsets[:-1], offsets[1:])
-            everything = np.ones(offsets.size - 1, bool)
+            all_checked = np.ones(offsets.size - 1, bool)
             try:
-                _check(frames, everything)
+                _check_frames(frames, all_checked)
             except RecordFault as fault:
                 raise DatasetError(f"{path}: record {fault.row}: {fault.reason}; {REMEDY}") from None
             if description.checksums is not None:
@@ -202,27 +203,27 @@ class Dataset:
                         f"{description.checksums[shard]:08x}; {REMEDY}"
                     )
             end = int(self._ends[shard])
-            for first in range(end - int(self.counts[shard]), end, self._together):
-                ids = self[first : min(first + self._together, end)]["input_ids"]
-                wrong = np.flatnonzero(((ids < 0) | (ids >= limit)).any(axis=1))
-                if wrong.size:
-                    _, record = self.locate(first + int(wrong[0]))
+            for start in range(end - int(self.counts[shard]), end, self._rows_per_call):
+                ids = self[start : min(start + self._rows_per_call, end)]["input_ids"]
+                wrong_rows = np.flatnonzero(((ids < 0) | (ids >= vocab_size)).any(axis=1))
+                if wrong_rows.size:
+                    _, record = self.locate(start + int(wrong_rows[0]))
                     raise DatasetError(
                         f"{path}: record {record}: has ids that the tokenizer does not have; {REMEDY}"
                     )
 
-    def _form(self) -> tuple[int, tuple[str, ...]]:
+    def _row_form(self) -> tuple[int, tuple[str, ...]]:
         """Returns the length and the features of the rows: from the manifest or, without one, the first record."""
         description = self._description
         if description.max_length is not None and description.features is not None:
             return description.max_length, description.features
-        filled = np.flatnonzero(description.records)
-        if not filled.size:
+        nonempty_shards = np.flatnonzero(description.records)
+        if not nonempty_shards.size:
             raise DatasetError(f"{self.path}: the split has no rows; prepare it with more text")
-        path = f"{self.path}/{description.names[filled[0]]}"
-        frames = self._shards.frames(int(filled[0]), np.array([0]))
+        path = f"{self.path}/{description.names[nonempty_shards[0]]}"
+        frames = self._shards.frames(int(nonempty_shards[0]), np.array([0]))
         try:
-            _check(frames, np.ones(1, bool))
+            _check_frames(frames, np.ones(1, bool))
             frame = frames.data[frames.starts[0] : frames.ends[0]]
             features = parse_example(frame[HEAD_BYTES:-TAIL_BYTES].tobytes())
         except RecordFault as fault:
@@ -232,17 +233,17 @@ class Dataset:
         ids = features.get("input_ids")
         if ids is None or not ids.size:
             raise DatasetError(f"{path}: record 0: has no input_ids, only {sorted(features)[:8]}")
-        known = {"input_ids"} | (features.keys() & set(OPTIONAL_FEATURES))
-        return ids.size, tuple(sorted(known))
+        feature_names = {"input_ids"} | (features.keys() & set(OPTIONAL_FEATURES))
+        return ids.size, tuple(sorted(feature_names))
 
-    def _read(self, rows: np.ndarray) -> Rows:
-        found = {name: np.empty((rows.size, self.max_length), np.int32) for name in self.features}
-        for first in range(0, rows.size, self._together):
-            part = slice(first, first + self._together)
-            self._read_together(rows[part], {name: values[part] for name, values in found.items()})
-        return found
+    def _read_rows(self, rows: np.ndarray) -> Rows:
+        out = {name: np.empty((rows.size, self.max_length), np.int32) for name in self.features}
+        for start in range(0, rows.size, self._rows_per_call):
+            span = slice(start, start + self._rows_per_call)
+            self._read_batch(rows[span], {name: values[span] for name, values in out.items()})
+        return out
 
-    def _read_together(self, rows: np.ndarray, out: Rows) -> None:
+    def _read_batch(self, rows: np.ndarray, out: Rows) -> None:
         """Reads a few hundred rows into int32[rows, max_length]."""
         shards = np.searchsorted(self._ends, rows, side="right")
         records = rows - (self._ends - self.counts)[shards]
@@ -251,24 +252,24 @@ class Dataset:
         edges = [0, *((shards[by_shard][1:] != shards[by_shard][:-1]).nonzero()[0] + 1).tolist(), rows.size]
         starts, ends = np.empty(rows.size, np.int64), np.empty(rows.size, np.int64)
         groups = []
-        for first, end in itertools.pairwise(edges):
-            group = by_shard[first:end]
+        for start, end in itertools.pairwise(edges):
+            group = by_shard[start:end]
             data, starts[group], ends[group] = self._shards.frames(int(shards[group[0]]), records[group])
             groups.append((data, group))
         sizes = ends - starts
         stride = int(sizes.max())
         decoder = self._decoder()
         try:
-            if stride <= LARGE * int(sizes.min()) or stride <= LARGE * int(np.median(sizes)):
+            if stride <= LARGE_RATIO * int(sizes.min()) or stride <= LARGE_RATIO * int(np.median(sizes)):
                 gathered = _gather(groups, starts, sizes, stride)
-                begins = np.arange(rows.size) * stride
-                _check(Frames(gathered, begins, begins + sizes), checked)
+                record_starts = np.arange(rows.size) * stride
+                _check_frames(Frames(gathered, record_starts, record_starts + sizes), checked)
                 decoder.decode(gathered[HEAD_BYTES:], stride, sizes - _FRAMING_BYTES, out)
                 return
             for data, group in groups:
                 for row in group.tolist():
                     frame = data[starts[row] : ends[row]]
-                    _check(Frames(frame, np.array([0]), np.array([frame.size])), checked[[row]], row)
+                    _check_frames(Frames(frame, np.array([0]), np.array([frame.size])), checked[[row]], row)
                     record = frame[HEAD_BYTES:-TAIL_BYTES].tobytes()
                     decoder.decode_record(record, {name: out[name][row] for name in out}, row)
         except RecordFault as fault:
@@ -285,22 +286,22 @@ class Dataset:
         """Returns which rows are in the sample whose checksums are compared, bool[rows]."""
         mixed = (rows.astype(np.uint64) + np.uint64(self._seed % 2**32 << 32)) * np.uint64(0x9E3779B97F4A7C15)
         return (mixed ^ mixed >> np.uint64(31)) * np.uint64(0xBF58476D1CE4E5B9) >> np.uint64(32) < int(
-            self._check * 2**32
+            self._checked_share * 2**32
         )
 
 
-def _check(frames: Frames, checked: np.ndarray, row: int = 0) -> None:
+def _check_frames(frames: Frames, checked: np.ndarray, row: int = 0) -> None:
     """Checks the lengths of frames, and the checksums of those that are `checked`, bool[frames].
 
     Raises:
         RecordFault: At the first fault, with its index plus `row`.
     """
-    wrong = frames.wrong_length()
-    if wrong is not None:
-        raise RecordFault(row + wrong, "its length differs from the one that follows from the offsets")
-    wrong = frames.wrong_data(checked.nonzero()[0])
-    if wrong is not None:
-        raise RecordFault(row + wrong, "the checksum of its data is wrong")
+    wrong_frame = frames.find_wrong_length()
+    if wrong_frame is not None:
+        raise RecordFault(row + wrong_frame, "its length differs from the one that follows from the offsets")
+    wrong_frame = frames.find_wrong_checksum(checked.nonzero()[0])
+    if wrong_frame is not None:
+        raise RecordFault(row + wrong_frame, "the checksum of its data is wrong")
 
 
 def _gather(
@@ -319,9 +320,9 @@ def _gather(
     """
     gathered = np.empty((sizes.size + 2, stride), np.uint8)
     for data, group in groups:
-        first = starts[group]
-        if first.max() + stride <= data.size:
-            gathered[group] = windows(data, stride)[first]
+        group_starts = starts[group]
+        if group_starts.max() + stride <= data.size:
+            gathered[group] = windows(data, stride)[group_starts]
             continue
         for row in group.tolist():
             gathered[row, : sizes[row]] = data[starts[row] : starts[row] + sizes[row]]

@@ -1,4 +1,4 @@
-"""What a split's folder holds, from its manifest.json, or from the names of its shards (docs/dataset-format.md)."""
+"""The content of a split's folder, from its manifest.json or the names of its shards (docs/dataset-format.md)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tokenmill_reader.errors import REMEDY, DatasetError
-from tokenmill_reader.files import Folder, Listed
+from tokenmill_reader.files import FileInfo, Folder
 from tokenmill_reader.format.manifest import ShardList, checksum_defect, output_format_of, parse_manifest
 from tokenmill_reader.format.manifest_form import rows_defects
 from tokenmill_reader.format.names import MANIFEST
@@ -67,7 +67,7 @@ def check_size(path: str, size: int, *, records: int, expected: int | None) -> N
     """Checks the size of a shard's file.
 
     Args:
-        path: For the message.
+        path: The file's path, for the message.
         size: Its bytes.
         records: The number of records in it.
         expected: The bytes that the manifest specifies; None without one.
@@ -85,7 +85,7 @@ def check_size(path: str, size: int, *, records: int, expected: int | None) -> N
         )
 
 
-def _from_manifest(folder: Folder, listed: Mapping[str, Listed], data: bytes, path: str) -> Description:
+def _from_manifest(folder: Folder, listed: Mapping[str, FileInfo], data: bytes, path: str) -> Description:
     manifest = parse_manifest(data, path)
     defect = checksum_defect(data, manifest)
     if defect is None and output_format_of(manifest) != "tfrecord":
@@ -113,26 +113,26 @@ def _from_manifest(folder: Folder, listed: Mapping[str, Listed], data: bytes, pa
     )
 
 
-def _check_presence(folder: Folder, listed: Mapping[str, Listed], shards: ShardList, path: str) -> None:
+def _check_presence(folder: Folder, listed: Mapping[str, FileInfo], shards: ShardList, path: str) -> None:
     if not listed.keys() >= set(shards.names):
         missing = [name for name in shards.names if name not in listed]
         raise DatasetError(
             f"{folder.path}/{missing[0]}: listed in {path} but missing, as are {len(missing) - 1} others; {REMEDY}"
         )
-    for number, name in enumerate(shards.names):
+    for shard, name in enumerate(shards.names):
         size, crc = listed[name]
         if size is not None:
             check_size(
-                f"{folder.path}/{name}", size, records=shards.records[number], expected=shards.sizes[number]
+                f"{folder.path}/{name}", size, records=shards.records[shard], expected=shards.sizes[shard]
             )
-        if crc is not None and shards.checksums is not None and crc != shards.checksums[number]:
+        if crc is not None and shards.checksums is not None and crc != shards.checksums[shard]:
             raise DatasetError(
                 f"{folder.path}/{name}: its CRC-32C is {crc:08x}, but the manifest specifies "
-                f"{shards.checksums[number]:08x}; {REMEDY}"
+                f"{shards.checksums[shard]:08x}; {REMEDY}"
             )
 
 
-def _from_names(folder: Folder, listed: Mapping[str, Listed]) -> Description:
+def _from_names(folder: Folder, listed: Mapping[str, FileInfo]) -> Description:
     matches = [match for match in map(_SHARD_NAME.fullmatch, sorted(listed)) if match]
     if not matches:
         raise DatasetError(
@@ -146,10 +146,10 @@ def _from_names(folder: Folder, listed: Mapping[str, Listed]) -> Description:
             "folder"
         )
     matches.sort(key=lambda match: int(match["shard"]))
-    for number, match in enumerate(matches):
-        if int(match["shard"]) != number:
+    for shard, match in enumerate(matches):
+        if int(match["shard"]) != shard:
             raise DatasetError(
-                f"{folder.path}/{match[0]}: found where shard {number} is expected; a shard is missing or there twice; "
+                f"{folder.path}/{match[0]}: found where shard {shard} is expected; a shard is missing or there twice; "
                 f"{REMEDY}"
             )
         size = listed[match[0]].size
@@ -177,16 +177,16 @@ def tokenizer_path(description: Description) -> str | None:
     Raises:
         DatasetError: If its tokenizer.json is not the one that the dataset was prepared with.
     """
-    folder, described = description.folder, (description.manifest or {}).get("tokenizer", {})
+    folder, tokenizer_entry = description.folder, (description.manifest or {}).get("tokenizer", {})
     data = folder.read("../tokenizer/tokenizer.json")
     if data is None:
         # Without a manifest, it may be a tokenizer of Python code.
-        others = None if described else folder.read("../tokenizer/tokenizer_config.json")
-        return None if others is None else folder.join("../tokenizer")
+        tokenizer_config = None if tokenizer_entry else folder.read("../tokenizer/tokenizer_config.json")
+        return None if tokenizer_config is None else folder.join("../tokenizer")
     actual = hashlib.sha256(data).hexdigest()
-    if described.get("sha256", actual) != actual:
+    if tokenizer_entry.get("sha256", actual) != actual:
         raise DatasetError(
             f"{folder.path}/../tokenizer/tokenizer.json: not the tokenizer that the dataset was prepared with: its "
-            f"SHA-256 is {actual}, not {described['sha256']}; {REMEDY}"
+            f"SHA-256 is {actual}, not {tokenizer_entry['sha256']}; {REMEDY}"
         )
     return folder.join("../tokenizer")

@@ -1,4 +1,4 @@
-"""The error of everything that is wrong with a dataset."""
+"""The errors for datasets and records that cannot be read."""
 
 REMEDY = "copy or prepare the dataset again"
 

@@ -12,10 +12,10 @@ import numpy as np
 
 from tokenmill_reader.errors import RecordFault
 from tokenmill_reader.framing import windows
-from tokenmill_reader.layouts import Layout, learn
+from tokenmill_reader.layouts import Layout, learn_layout
 from tokenmill_reader.varints import RowDecoder, decode_varints
 
-LARGE = 4  # a record of this many times the median size is decoded alone
+LARGE_RATIO = 4  # a record of this many times the median size is decoded alone
 _MAX_LAYOUTS = 24
 _MAX_NAMES = 8  # in a message
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
@@ -27,14 +27,14 @@ class ExampleDecoder:
     It learns the layouts that occur. An instance must not be used by two threads at a time.
     """
 
-    def __init__(self, *, max_length: int, features: Sequence[str], only: bool = False) -> None:
+    def __init__(self, *, max_length: int, features: Sequence[str], exclusive: bool = False) -> None:
         """
         Args:
             max_length: Values in each feature.
             features: The names of the features to decode.
-            only: Whether a record with other features is a fault. Otherwise they are ignored.
+            exclusive: Whether a record with other features is a fault. Otherwise other features are ignored.
         """
-        self._only = only
+        self._exclusive = exclusive
         self._max_length = max_length
         self._features = tuple(features)
         self._rows = RowDecoder(max_length)
@@ -53,32 +53,32 @@ class ExampleDecoder:
             RecordFault: If a record is malformed, lacks a feature, has another number of values in one, or values that
                 are not int32.
         """
-        rest = np.arange(len(sizes))
+        remaining = np.arange(len(sizes))
         for number, layout in enumerate(self._layouts):
-            if not rest.size:
+            if not remaining.size:
                 return
-            before = rest.size
-            rest = self._decode_layout(layout, data, stride, rest, sizes, out)
-            if number and rest.size < before // 2:  # the most frequent layout is tried first
+            num_before = remaining.size
+            remaining = self._decode_layout(layout, data, stride, remaining, sizes, out)
+            if number and remaining.size < num_before // 2:  # the most frequent layout is tried first
                 self._layouts = [layout, *(other for other in self._layouts if other is not layout)]
-        while rest.size:
-            layout = self._new_layout(data[rest[0] * stride :][: sizes[rest[0]]].tobytes())
+        while remaining.size:
+            layout = self._new_layout(data[remaining[0] * stride :][: sizes[remaining[0]]].tobytes())
             if layout is not None:
                 self._layouts.append(layout)
-                rest = self._decode_layout(layout, data, stride, rest, sizes, out)
+                remaining = self._decode_layout(layout, data, stride, remaining, sizes, out)
                 continue
             self.decode_record(
-                data[rest[0] * stride :][: sizes[rest[0]]].tobytes(),
-                {name: out[name][rest[0]] for name in self._features},
-                int(rest[0]),
+                data[remaining[0] * stride :][: sizes[remaining[0]]].tobytes(),
+                {name: out[name][remaining[0]] for name in self._features},
+                int(remaining[0]),
             )
-            rest = rest[1:]
+            remaining = remaining[1:]
 
     def decode_records(self, records: Sequence[bytes], out: dict[str, np.ndarray]) -> None:
         """Decodes records of any sizes, as `decode` does."""
         sizes = np.fromiter(map(len, records), np.int64, len(records))
         stride = int(sizes.max(initial=0))
-        if stride > LARGE * np.median(sizes):
+        if stride > LARGE_RATIO * np.median(sizes):
             for row, record in enumerate(records):
                 self.decode_record(record, {name: out[name][row] for name in self._features}, row)
             return
@@ -89,13 +89,13 @@ class ExampleDecoder:
         """Returns the layout of a record; None if it is known already or does not help."""
         if len(self._layouts) == _MAX_LAYOUTS:
             return None
-        layout = learn(record)
+        layout = learn_layout(record)
         if layout is None or not self._has_features({head.name for head in layout.heads}):
             return None
         return None if layout.key in {other.key for other in self._layouts} else layout
 
     def _has_features(self, names: Set[str]) -> bool:
-        return names == set(self._features) if self._only else names >= set(self._features)
+        return names == set(self._features) if self._exclusive else names >= set(self._features)
 
     def _decode_layout(
         self,
@@ -109,42 +109,44 @@ class ExampleDecoder:
         """Decodes those of the records `rows` that have a layout. Returns the others."""
         for match in (layout.templates.match, layout.match):
             if rows.size:
-                good, found = match(data, stride, rows, sizes[rows])
-                self._decode_found(data, rows, good, found, out)
-                rows = rows[~good]
+                matches, spans = match(data, stride, rows, sizes[rows])
+                self._decode_spans(data, rows, matches, spans, out)
+                rows = rows[~matches]
         return rows
 
-    def _decode_found(
+    def _decode_spans(
         self,
         data: np.ndarray,
         rows: np.ndarray,
-        good: np.ndarray,
-        found: dict[str, tuple[np.ndarray, np.ndarray]],
+        matches: np.ndarray,
+        spans: dict[str, tuple[np.ndarray, np.ndarray]],
         out: dict[str, np.ndarray],
     ) -> None:
-        """Decodes the features that were found in the good ones of some records. Sets those to False that have others.
+        """Decodes the features at these spans. Clears the entries of `matches` for records that cannot be decoded.
 
         Args:
             data: The bytes of the records.
             rows: Their indices in `out`, int64[rows].
-            good: Which ones are decoded, bool[rows].
-            found: The first byte of each feature's varints, and their number of bytes, int64[rows] each.
+            matches: Which records are decoded, bool[rows].
+            spans: The first byte of each feature's varints, and their number of bytes, int64[rows] each.
             out: int32[rows, max_length] by feature.
         """
         for name in self._features:
-            if not good.any():
+            if not matches.any():
                 return
-            all_good = bool(good.all())
-            starts, lengths = found[name] if all_good else (part[good] for part in found[name])
-            rows_of = rows if all_good else rows[good]
+            all_match = bool(matches.all())
+            starts, lengths = (
+                spans[name] if all_match else (values_of_rows[matches] for values_of_rows in spans[name])
+            )
+            matching_rows = rows if all_match else rows[matches]
             block = windows(data, int(lengths.max()) + 1)[starts - 1]
-            contiguous = rows_of.size == len(out[name])
-            values = out[name] if contiguous else np.empty((rows_of.size, self._max_length), np.int32)
+            contiguous = matching_rows.size == len(out[name])
+            values = out[name] if contiguous else np.empty((matching_rows.size, self._max_length), np.int32)
             decoded = self._rows.decode(block, lengths, values)
             if not contiguous:
-                out[name][rows_of] = values
+                out[name][matching_rows] = values
             if not decoded.all():
-                good[good.nonzero()[0][~decoded]] = False
+                matches[matches.nonzero()[0][~decoded]] = False
 
     def decode_record(self, record: bytes, out: dict[str, np.ndarray], row: int = 0) -> None:
         """Decodes one record into int32[max_length] by feature. Raises RecordFault with `row`."""
@@ -152,11 +154,13 @@ class ExampleDecoder:
             features = parse_example(record)
         except ValueError as error:
             raise RecordFault(row, f"is not a tf.train.Example: {error}") from None
-        if self._only and features.keys() > set(self._features):
-            raise RecordFault(row, f"has the features {_some(features)}, not only {_some(self._features)}")
+        if self._exclusive and features.keys() > set(self._features):
+            raise RecordFault(
+                row, f"has the features {_list_names(features)}, not only {_list_names(self._features)}"
+            )
         for name in self._features:
             if name not in features:
-                raise RecordFault(row, f"has no {name}, only {_some(features)}")
+                raise RecordFault(row, f"has no {name}, only {_list_names(features)}")
             values = features[name]
             if values is None:
                 raise RecordFault(row, f"has values in {name} that are not int64")
@@ -167,7 +171,7 @@ class ExampleDecoder:
             out[name][:] = values
 
 
-def _some(features: Iterable[str]) -> str:
+def _list_names(features: Iterable[str]) -> str:
     names = sorted(features)
     shown = ", ".join(repr(name[:40]) for name in names[:_MAX_NAMES]) or "nothing"
     return shown + (f" and {len(names) - _MAX_NAMES} others" if len(names) > _MAX_NAMES else "")
@@ -182,7 +186,7 @@ def parse_example(record: bytes) -> dict[str, np.ndarray | None]:
     Raises:
         ValueError: If the record is malformed.
     """
-    found: dict[str, np.ndarray | None] = {}
+    values_by_name: dict[str, np.ndarray | None] = {}
     for field, features in _fields(memoryview(record)):
         if field != 1 or isinstance(features, int):
             continue
@@ -195,35 +199,37 @@ def parse_example(record: bytes) -> dict[str, np.ndarray | None]:
                     name = bytes(content)
                 elif field == 2 and not isinstance(content, int):
                     value.append(content)  # the parts of a repeated message are merged
-            found[name.decode(errors="backslashreplace")] = _int64_values(memoryview(b"".join(value)))
-    return found
+            values_by_name[name.decode(errors="backslashreplace")] = _int64_values(
+                memoryview(b"".join(value))
+            )
+    return values_by_name
 
 
 def _int64_values(feature: memoryview) -> np.ndarray | None:
     """Returns the values of a Feature, int64[values]; None if it has another type. An empty Feature has no values."""
-    parts: list[np.ndarray] | None = []
-    for kind, content in _fields(feature):
-        if kind not in (1, 2, 3) or isinstance(content, int):
+    arrays: list[np.ndarray] | None = []
+    for list_field, content in _fields(feature):
+        if list_field not in (1, 2, 3) or isinstance(content, int):
             continue
-        if kind != 3:  # the last member of a oneof counts
-            parts = None
+        if list_field != 3:  # the last member of a oneof counts
+            arrays = None
             continue
-        parts = parts or []
-        packed = _unpacked(content)
-        if packed is not None:
-            parts.append(packed)
+        arrays = arrays or []
+        unpacked = _parse_unpacked(content)
+        if unpacked is not None:
+            arrays.append(unpacked)
             continue
         for field, values in _fields(content):
             if field == 1 and isinstance(values, int):
-                parts.append(np.array([values], np.uint64).view(np.int64))
+                arrays.append(np.array([values], np.uint64).view(np.int64))
             elif field == 1:
-                parts.append(decode_varints(np.frombuffer(values, np.uint8)))
-    if parts is None:
+                arrays.append(decode_varints(np.frombuffer(values, np.uint8)))
+    if arrays is None:
         return None
-    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+    return np.concatenate(arrays) if arrays else np.empty(0, np.int64)
 
 
-def _unpacked(int64_list: memoryview) -> np.ndarray | None:
+def _parse_unpacked(int64_list: memoryview) -> np.ndarray | None:
     """Returns the values of a list in which each value has a tag; None if it is not such a list."""
     if not int64_list or int64_list[0] != 1 << 3 | _VARINT:
         return None

@@ -1,4 +1,4 @@
-"""The files of a folder: memory-mapped if it is local, else read in ranges by fsspec."""
+"""The files of a folder: memory-mapped if it is local, otherwise read in ranges by fsspec."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _RANGE_BYTES = 8 << 20
 _NOT_FILES = (errno.EISDIR, errno.ENXIO)  # a folder, and a socket
 
 
-class Listed(NamedTuple):
-    """What a listing tells about a file. None if it does not."""
+class FileInfo(NamedTuple):
+    """The size and checksum of a file according to a listing; None if the listing does not have it."""
 
     size: int | None = None
     """Bytes."""
@@ -33,7 +33,7 @@ class Folder(Protocol):
     path: str
     is_local: bool
 
-    def list_files(self, *, sizes: bool) -> Mapping[str, Listed]:
+    def list_files(self, *, sizes: bool) -> Mapping[str, FileInfo]:
         """Returns the files by name.
 
         Args:
@@ -54,7 +54,7 @@ class Folder(Protocol):
         """Returns the path of a file or folder, which may be in a folder above."""
 
     def stamp(self, name: str) -> tuple[int, ...] | None:
-        """Returns what changes with a mapped file: its size, modification time and inode. None if it is not local.
+        """Returns the values that change with a mapped file: its size, modification time and inode. None if not local.
 
         Raises:
             FileNotFoundError: If there is no such file.
@@ -82,12 +82,14 @@ class LocalFolder:
         self.path = path
         self._absolute = os.path.abspath(path)  # noqa: PTH100 - the program may change its folder
 
-    def list_files(self, *, sizes: bool) -> Mapping[str, Listed]:
+    def list_files(self, *, sizes: bool) -> Mapping[str, FileInfo]:
         try:
             if sizes:
                 with os.scandir(self._absolute) as entries:
-                    return {entry.name: Listed(entry.stat().st_size) for entry in entries if entry.is_file()}
-            return dict.fromkeys(os.listdir(self._absolute), Listed())  # noqa: PTH208 - of 200,000 files
+                    return {
+                        entry.name: FileInfo(entry.stat().st_size) for entry in entries if entry.is_file()
+                    }
+            return dict.fromkeys(os.listdir(self._absolute), FileInfo())  # noqa: PTH208 - of 200,000 files
         except (FileNotFoundError, NotADirectoryError) as error:
             raise DatasetError(
                 f"{self.path}: no such folder; give the folder of a split, such as OUT/train"
@@ -120,8 +122,8 @@ class LocalFolder:
         return os.path.normpath(os.path.join(self.path, name))  # noqa: PTH118
 
     def stamp(self, name: str) -> tuple[int, ...] | None:
-        found = os.stat(os.path.join(self._absolute, name))  # noqa: PTH116, PTH118 - called for each batch
-        return found.st_size, found.st_mtime_ns, found.st_ino
+        status = os.stat(os.path.join(self._absolute, name))  # noqa: PTH116, PTH118 - called for each batch
+        return status.st_size, status.st_mtime_ns, status.st_ino
 
     def map(self, name: str) -> np.ndarray:
         with self._open(name) as file:
@@ -132,7 +134,7 @@ class LocalFolder:
 
     def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         content = self.map(name)
-        return [content[first:end].tobytes() for first, end in ranges]
+        return [content[start:end].tobytes() for start, end in ranges]
 
 
 def _without_blocking(path: str, flags: int) -> int:
@@ -165,7 +167,7 @@ class RemoteFolder:
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_connected": None}
 
-    def list_files(self, *, sizes: bool) -> Mapping[str, Listed]:
+    def list_files(self, *, sizes: bool) -> Mapping[str, FileInfo]:
         files, root = self._connection()
         try:
             entries = files.ls(root, detail=True)
@@ -174,7 +176,7 @@ class RemoteFolder:
                 f"{self.path}: no such folder; give the folder of a split, such as OUT/train"
             ) from error
         return {
-            entry["name"].rstrip("/").rpartition("/")[2]: Listed(entry.get("size"))
+            entry["name"].rstrip("/").rpartition("/")[2]: FileInfo(entry.get("size"))
             for entry in entries
             if entry["type"] == "file"
         }
@@ -182,13 +184,13 @@ class RemoteFolder:
     def read(self, name: str) -> bytes | None:
         files, root = self._connection()
         try:
-            return files.cat_file(_below(root, name))
+            return files.cat_file(_join_upwards(root, name))
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
 
     def join(self, name: str) -> str:
-        scheme, _, rest = self.path.partition("://")
-        return f"{scheme}://{_below(rest, name)}"
+        scheme, _, root = self.path.partition("://")
+        return f"{scheme}://{_join_upwards(root, name)}"
 
     def stamp(self, name: str) -> tuple[int, ...] | None:
         return None  # it is copied, not mapped
@@ -197,27 +199,29 @@ class RemoteFolder:
         files, root = self._connection()
         size = files.size(posixpath.join(root, name))
         content = np.empty(size, np.uint8)
-        ranges = [(first, min(size, first + _RANGE_BYTES)) for first in range(0, size, _RANGE_BYTES)]
-        for (first, end), part in zip(ranges, self.read_ranges(name, ranges), strict=True):
-            content[first:end] = np.frombuffer(part, np.uint8)
+        ranges = [(start, min(size, start + _RANGE_BYTES)) for start in range(0, size, _RANGE_BYTES)]
+        for (start, end), piece in zip(ranges, self.read_ranges(name, ranges), strict=True):
+            content[start:end] = np.frombuffer(piece, np.uint8)
         return content
 
     def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         if not ranges:
             return []
         files, root = self._connection()
-        firsts, ends = (list(values) for values in zip(*ranges, strict=True))
+        starts, ends = (list(values) for values in zip(*ranges, strict=True))
         # File systems with asynchronous requests read the ranges concurrently.
-        parts = files.cat_ranges([posixpath.join(root, name)] * len(ranges), firsts, ends)
-        for first, end, part in zip(firsts, ends, parts, strict=True):
-            if isinstance(part, Exception):
-                raise part
-            if len(part) != end - first:
-                raise DatasetError(f"{self.path}/{name}: only {len(part)} of the bytes {first} to {end} came")
-        return parts
+        pieces = files.cat_ranges([posixpath.join(root, name)] * len(ranges), starts, ends)
+        for start, end, piece in zip(starts, ends, pieces, strict=True):
+            if isinstance(piece, Exception):
+                raise piece
+            if len(piece) != end - start:
+                raise DatasetError(
+                    f"{self.path}/{name}: only {len(piece)} of the bytes {start} to {end} came"
+                )
+        return pieces
 
 
-def _below(root: str, name: str) -> str:
+def _join_upwards(root: str, name: str) -> str:
     """Joins a root and a name that may begin with `../`, which neither object stores nor HTTP resolve."""
     while name.startswith("../"):
         root, name = root.rstrip("/").rpartition("/")[0], name.removeprefix("../")

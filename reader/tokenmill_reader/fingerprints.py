@@ -19,8 +19,8 @@ _END_BYTES = 256
 def fingerprint_of_shards(folder: Folder, names: Sequence[str]) -> str:
     """Returns the fingerprint of shards without a manifest.
 
-    Of their content, it has the checksums that a listing gives or, of local files, the first and last bytes of each
-    shard: the latter include the checksum of the last record.
+    It covers the checksums that a listing gives or, for local files, the first and last bytes of each shard. The last
+    bytes include the checksum of the last record.
     """
     listed = folder.list_files(sizes=True)
     sizes, checksums = [listed[name].size for name in names], [listed[name].crc32c for name in names]
@@ -35,7 +35,7 @@ def fingerprint_of_shards(folder: Folder, names: Sequence[str]) -> str:
             )
             for name, size in zip(names, sizes, strict=True)
         ]
-        parts.append(f"ends={_digest([b''.join(both).hex() for both in ends])}")
+        parts.append(f"ends={_digest([b''.join(first_and_last).hex() for first_and_last in ends])}")
     return "/".join(parts)
 
 
@@ -48,15 +48,18 @@ def same_rows(saved: str, current: str) -> bool:
 
     Without a manifest, evidence that only one of them has does not count: a bucket gives other checksums than a disk.
     """
-    pairs = zip(_parsed(saved), _parsed(current), strict=False)
+    pairs = zip(_parse(saved), _parse(current), strict=False)
     return saved.count(PLUS) == current.count(PLUS) and all(
-        ours[0] == theirs[0]
-        and all(ours[1][key] == theirs[1][key] for key in ours[1].keys() & theirs[1].keys())
-        for ours, theirs in pairs
+        saved_part[0] == current_part[0]
+        and all(
+            saved_part[1][key] == current_part[1][key]
+            for key in saved_part[1].keys() & current_part[1].keys()
+        )
+        for saved_part, current_part in pairs
     )
 
 
-def _parsed(fingerprint: str) -> list[tuple[str, dict[str, str]]]:
+def _parse(fingerprint: str) -> list[tuple[str, dict[str, str]]]:
     """Returns, for each dataset, what must be equal, and the evidence."""
     return [
         (_EVIDENCE.sub("", part), {match[1]: match[2] for match in _EVIDENCE.finditer(part)})

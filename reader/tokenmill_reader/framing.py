@@ -13,7 +13,7 @@ from tokenmill_reader.errors import REMEDY, DatasetError
 HEAD_BYTES, TAIL_BYTES = 12, 4
 _LENGTH_BYTES = 8
 _HEAD = struct.Struct("<QI")
-_KNOWN_HEADS = 1 << 16
+_MAX_CACHED_HEADS = 1 << 16
 _GZIP = b"\x1f\x8b"
 
 
@@ -27,25 +27,25 @@ class Frames(NamedTuple):
     ends: np.ndarray
     """The end of each frame, int64[records]."""
 
-    def wrong_length(self) -> int | None:
+    def find_wrong_length(self) -> int | None:
         """Returns the index of the first frame whose length is not the one in its head; None if all are right."""
         # From a frame's start, there are always the bytes of its length.
         lengths = windows(self.data, _LENGTH_BYTES)[self.starts].view("<i8")[:, 0]
-        wrong = (lengths != self.ends - self.starts - (HEAD_BYTES + TAIL_BYTES)).nonzero()[0]
-        return int(wrong[0]) if wrong.size else None
+        wrong_frames = (lengths != self.ends - self.starts - (HEAD_BYTES + TAIL_BYTES)).nonzero()[0]
+        return int(wrong_frames[0]) if wrong_frames.size else None
 
-    def wrong_data(self, indices: np.ndarray) -> int | None:
+    def find_wrong_checksum(self, indices: np.ndarray) -> int | None:
         """Returns the first of these indices of frames with a wrong checksum of the data; None if all are right."""
-        first, end = self.starts[indices] + HEAD_BYTES, self.ends[indices] - TAIL_BYTES
-        spans = zip(first.tolist(), end.tolist(), strict=True)
-        crcs = np.fromiter((google_crc32c.value(self.data[start:stop]) for start, stop in spans), np.uint32)
-        stored = windows(self.data, TAIL_BYTES)[end].view("<u4")[:, 0]
-        wrong = (_masked(crcs) != stored).nonzero()[0]
-        return int(indices[wrong[0]]) if wrong.size else None
+        data_starts, data_ends = self.starts[indices] + HEAD_BYTES, self.ends[indices] - TAIL_BYTES
+        spans = zip(data_starts.tolist(), data_ends.tolist(), strict=True)
+        crcs = np.fromiter((google_crc32c.value(self.data[start:end]) for start, end in spans), np.uint32)
+        stored = windows(self.data, TAIL_BYTES)[data_ends].view("<u4")[:, 0]
+        wrong_frames = (_masked(crcs) != stored).nonzero()[0]
+        return int(indices[wrong_frames[0]]) if wrong_frames.size else None
 
 
 def windows(data: np.ndarray, width: int) -> np.ndarray:
-    """Returns all stretches of `width` bytes of a contiguous uint8[n], as a view: uint8[n - width + 1, width]."""
+    """Returns all runs of `width` bytes of a contiguous uint8[n], as a view: uint8[n - width + 1, width]."""
     # Much faster than as_strided.
     return np.ndarray((max(0, data.size - width + 1), width), np.uint8, data, 0, (1, 1))
 
@@ -64,13 +64,13 @@ def parse_offsets(content: np.ndarray, *, crc: int, records: int, size: int) -> 
     """Parses the offsets of a shard (docs/dataset-format.md).
 
     Args:
-        content: Of the file with the offsets, uint8[bytes].
+        content: The content of the file with the offsets, uint8[bytes].
         crc: The CRC-32C that it should have.
         records: The number of records in the shard.
         size: The bytes of the shard.
 
     Returns:
-        What `index_frames` returns; None if the content is damaged.
+        The offsets, as `index_frames` returns them; None if the content is damaged.
     """
     if content.size != 8 * (records + 1) or google_crc32c.value(content) != crc:
         return None
@@ -86,38 +86,38 @@ def index_frames(data: memoryview, records: int, path: str) -> np.ndarray:
     Args:
         data: The whole file.
         records: The number of records that it should have.
-        path: For error messages.
+        path: The file's path, for error messages.
 
     Returns:
         The offset of each record's frame, and the size of the file: int64[records + 1].
 
     Raises:
-        DatasetError: If the framing is damaged, or the number of records is another.
+        DatasetError: If the framing is damaged, or the number of records is wrong.
     """
     offsets = np.empty(records + 1, np.int64)
-    end, offset, found = len(data), 0, 0
+    end, offset, record = len(data), 0, 0
     sizes: dict[bytes, int] = {}  # frames by their heads; most occur many times
     while offset < end:
         head = bytes(data[offset : offset + HEAD_BYTES])
         size = sizes.get(head)
         if size is None:
-            size = _frame_size(head, f"{path}: record {found} at byte {offset}")
-            if len(sizes) < _KNOWN_HEADS:
+            size = _frame_size(head, f"{path}: record {record} at byte {offset}")
+            if len(sizes) < _MAX_CACHED_HEADS:
                 sizes[head] = size
         if size > end - offset:
             raise DatasetError(
-                f"{path}: record {found} at byte {offset}: the file ends within the record; {REMEDY}"
+                f"{path}: record {record} at byte {offset}: the file ends within the record; {REMEDY}"
             )
-        if found == records:
+        if record == records:
             raise DatasetError(
                 f"{path}: has more than the {records} records that its name or the manifest specifies; {REMEDY}"
             )
-        offsets[found] = offset
-        found += 1
+        offsets[record] = offset
+        record += 1
         offset += size
-    if found != records:
+    if record != records:
         raise DatasetError(
-            f"{path}: has {found} records, but its name or the manifest specifies {records}; {REMEDY}"
+            f"{path}: has {record} records, but its name or the manifest specifies {records}; {REMEDY}"
         )
     offsets[records] = end
     return offsets

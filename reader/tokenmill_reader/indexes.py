@@ -45,9 +45,9 @@ def row_numbers(index: Index, length: int, place: str) -> np.ndarray:
             f"a row is given by an integer, rows by a list of them or a slice, not by {index!r:.80}"
         )
     # `length` may not fit into the type of the rows, nor may a number of uint64 fit into int64.
-    small = np.minimum(rows, np.iinfo(np.int64).max) if rows.dtype == np.uint64 else rows
-    numbers = small.astype(np.int64)
-    wrong = (numbers < -length) | (numbers >= length)
-    if wrong.any():
-        raise IndexError(f"{place}: has {length} rows, but no row {rows[wrong].ravel()[0]}")
+    clipped = np.minimum(rows, np.iinfo(np.int64).max) if rows.dtype == np.uint64 else rows
+    numbers = clipped.astype(np.int64)
+    is_wrong = (numbers < -length) | (numbers >= length)
+    if is_wrong.any():
+        raise IndexError(f"{place}: has {length} rows, but no row {rows[is_wrong].ravel()[0]}")
     return np.where(numbers < 0, numbers + length, numbers)

@@ -21,7 +21,7 @@ _TAG_2, _TAG_KEY, _TAG_VALUE, _TAG_INT64_LIST = (
     0x1A,
 )  # length-delimited fields 1, 1, 2 and 3
 _LONGEST_LENGTH = 4  # bytes, so lengths are below 2**28
-_REACH = 1 << 12  # bytes by which the sizes of records with templates may differ
+_MAX_SIZE_DIFFERENCE = 1 << 12  # bytes by which the sizes of records with templates may differ
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Head:
     """Columns of the tags and the name, int64[fixed]."""
     expected: np.ndarray
     """The bytes in these columns, uint8[fixed]."""
-    whole: np.ndarray
-    """All bytes of a head with this layout, uint8[size]."""
-    values: int
+    content: np.ndarray
+    """All bytes of one head with this layout, uint8[size]."""
+    value_bytes: int
     """Bytes of varints after that head."""
     lengths: tuple[tuple[int, int, int], ...]
     """First column, bytes, and excess over the length of the varints, of each length. The last is that length."""
@@ -49,27 +49,27 @@ class Head:
             heads: uint8[rows, size].
 
         Returns:
-            The bytes of varints after each head, int64[rows]; and whether it is like this one, bool[rows].
+            The bytes of varints after each head, int64[rows]; and whether it has the form of this one, bool[rows].
         """
-        alike = (heads[:, self.fixed] == self.expected).all(axis=1)
+        matches = (heads[:, self.fixed] == self.expected).all(axis=1)
         by_count: dict[int, list[tuple[int, int]]] = {}
-        for first, count, excess in self.lengths:
-            by_count.setdefault(count, []).append((first, excess))
+        for column, count, excess in self.lengths:
+            by_count.setdefault(count, []).append((column, excess))
         size = None
         for count in reversed(by_count):  # the last length is the number of bytes
-            firsts, excesses = zip(*by_count[count], strict=True)
-            lengths, good = _varints(heads[:, np.array(firsts)[:, None] + np.arange(count)])
+            columns, excesses = zip(*by_count[count], strict=True)
+            lengths, are_varints = _varints(heads[:, np.array(columns)[:, None] + np.arange(count)])
             size = lengths[:, -1] if size is None else size
-            alike &= good.all(axis=1) & (lengths == size[:, None] + np.array(excesses)).all(axis=1)
-        return size, alike
+            matches &= are_varints.all(axis=1) & (lengths == size[:, None] + np.array(excesses)).all(axis=1)
+        return size, matches
 
 
 @dataclass(frozen=True)
 class Layout:
     """One layout of records."""
 
-    outer: int
-    """Bytes of the length of all features."""
+    outer_bytes: int
+    """Bytes of the varint with the length of all features."""
     heads: tuple[Head, ...]
 
     @cached_property
@@ -79,7 +79,7 @@ class Layout:
     @property
     def key(self) -> tuple:
         """Equal for equal layouts."""
-        return self.outer, tuple((head.name, head.lengths) for head in self.heads)
+        return self.outer_bytes, tuple((head.name, head.lengths) for head in self.heads)
 
     def match(
         self, data: np.ndarray, stride: int, rows: np.ndarray, sizes: np.ndarray
@@ -98,25 +98,25 @@ class Layout:
         """
         base = rows * stride
         ends = base + sizes
-        good = data[base] == _TAG_2
-        outer, alike = _varints(windows(data, self.outer)[base + 1])
-        good &= alike & (outer == sizes - 1 - self.outer)
-        position = base + 1 + self.outer
-        found = {}
+        matches = data[base] == _TAG_2
+        features_bytes, has_form = _varints(windows(data, self.outer_bytes)[base + 1])
+        matches &= has_form & (features_bytes == sizes - 1 - self.outer_bytes)
+        position = base + 1 + self.outer_bytes
+        spans = {}
         for head in self.heads:
-            good &= position + head.size <= ends
-            position = np.where(good, position, base)
-            found_heads = windows(data, head.size)[position]
-            if (found_heads == head.whole).all():  # as of attention masks
-                size = np.full(rows.size, head.values)
+            matches &= position + head.size <= ends
+            position = np.where(matches, position, base)
+            heads = windows(data, head.size)[position]
+            if (heads == head.content).all():  # e.g. in attention masks
+                size = np.full(rows.size, head.value_bytes)
             else:
-                size, alike = head.match(found_heads)
-                good &= alike
-                size = np.where(good, size, 0)
-            found[head.name] = (position + head.size, size)
+                size, has_form = head.match(heads)
+                matches &= has_form
+                size = np.where(matches, size, 0)
+            spans[head.name] = (position + head.size, size)
             position = position + head.size + size
-        good &= position == ends
-        return good, found
+        matches &= position == ends
+        return matches, spans
 
 
 class Templates:
@@ -129,64 +129,75 @@ class Templates:
         heads = layout.heads
         self._heads = heads
         # Token ids have the most bytes, and masks always as many.
-        self._varying = max(range(len(heads)), key=lambda h: (heads[h].values, heads[h].name == "input_ids"))
-        varying = heads[self._varying]
-        whole = sum(head.size + head.values for head in heads)
-        before = 1 + layout.outer  # of the first head
+        self._varying_index = max(
+            range(len(heads)), key=lambda index: (heads[index].value_bytes, heads[index].name == "input_ids")
+        )
+        varying_head = heads[self._varying_index]
+        features_bytes = sum(head.size + head.value_bytes for head in heads)
+        prefix_bytes = 1 + layout.outer_bytes  # before the first head
         lengths = [
-            (layout.outer, whole),
-            *((count, varying.values + excess) for _, count, excess in varying.lengths),
+            (layout.outer_bytes, features_bytes),
+            *((count, varying_head.value_bytes + excess) for _, count, excess in varying_head.lengths),
         ]
-        lowest, highest = -_REACH, _REACH
+        lowest, highest = -_MAX_SIZE_DIFFERENCE, _MAX_SIZE_DIFFERENCE
         for count, length in lengths:  # as long as each length has as many bytes
             lowest = max(lowest, (1 << 7 * (count - 1) if count > 1 else 0) - length)
             highest = min(highest, (1 << 7 * count) - 1 - length)
         deltas = np.arange(lowest, highest + 1)
-        self._smallest, self._count = before + whole + lowest, deltas.size
-        self._expected = [np.broadcast_to(head.whole, (deltas.size, head.size)) for head in heads]
-        self._expected[self._varying] = self._expected[self._varying].copy()
-        for first, count, excess in varying.lengths:
-            _fill(self._expected[self._varying], first, count, varying.values + excess + deltas)
-        outer = np.full((deltas.size, before), _TAG_2, np.uint8)
-        _fill(outer, 1, layout.outer, whole + deltas)
-        self._expected[0] = np.concatenate([outer, self._expected[0]], axis=1)
-        self._places = np.cumsum([0, *(head.size + head.values for head in heads[:-1])]) + before
-        self._places[0] = 0
+        self._smallest, self._num_sizes = prefix_bytes + features_bytes + lowest, deltas.size
+        self._templates = [np.broadcast_to(head.content, (deltas.size, head.size)) for head in heads]
+        self._templates[self._varying_index] = self._templates[self._varying_index].copy()
+        for column, count, excess in varying_head.lengths:
+            _fill(
+                self._templates[self._varying_index],
+                column,
+                count,
+                varying_head.value_bytes + excess + deltas,
+            )
+        prefix = np.full((deltas.size, prefix_bytes), _TAG_2, np.uint8)
+        _fill(prefix, 1, layout.outer_bytes, features_bytes + deltas)
+        self._templates[0] = np.concatenate([prefix, self._templates[0]], axis=1)
+        self._head_offsets = (
+            np.cumsum([0, *(head.size + head.value_bytes for head in heads[:-1])]) + prefix_bytes
+        )
+        self._head_offsets[0] = 0
         self._lowest = lowest
 
     def match(
         self, data: np.ndarray, stride: int, rows: np.ndarray, sizes: np.ndarray
     ) -> tuple[np.ndarray, dict[str, tuple[np.ndarray, np.ndarray]]]:
-        """Does what `Layout.match` does, for some of the records with that layout."""
+        """Like `Layout.match`, but finds only some of the records with that layout."""
         numbers = sizes - self._smallest
-        good = (numbers >= 0) & (numbers < self._count)
-        if not good.any():
-            return good, {}
-        numbers = np.where(good, numbers, 0)
+        matches = (numbers >= 0) & (numbers < self._num_sizes)
+        if not matches.any():
+            return matches, {}
+        numbers = np.where(matches, numbers, 0)
         base = rows * stride
-        found = {}
-        for head, (expected, place) in enumerate(zip(self._expected, self._places.tolist(), strict=True)):
-            start = base + place
-            if head > self._varying:
+        spans = {}
+        for head, (templates, offset) in enumerate(
+            zip(self._templates, self._head_offsets.tolist(), strict=True)
+        ):
+            start = base + offset
+            if head > self._varying_index:
                 start += numbers + self._lowest
-            alike = windows(data, expected.shape[1])[start] == expected[numbers]
-            if not alike.all():
-                good &= alike.all(axis=1)
-            size = np.full(rows.size, self._heads[head].values)
-            if head == self._varying:
+            equal_bytes = windows(data, templates.shape[1])[start] == templates[numbers]
+            if not equal_bytes.all():
+                matches &= equal_bytes.all(axis=1)
+            size = np.full(rows.size, self._heads[head].value_bytes)
+            if head == self._varying_index:
                 size += numbers + self._lowest
-            found[self._heads[head].name] = start + expected.shape[1], size
-        return good, found
+            spans[self._heads[head].name] = start + templates.shape[1], size
+        return matches, spans
 
 
-def _fill(columns: np.ndarray, first: int, count: int, lengths: np.ndarray) -> None:
-    """Writes lengths, int64[rows], as varints of `count` bytes into uint8[rows, bytes] from column `first` on."""
+def _fill(columns: np.ndarray, column: int, count: int, lengths: np.ndarray) -> None:
+    """Writes lengths, int64[rows], as varints of `count` bytes into uint8[rows, bytes] from column `column` on."""
     for byte in range(count):
-        columns[:, first + byte] = lengths >> 7 * byte & 0x7F | (0x80 if byte < count - 1 else 0)
+        columns[:, column + byte] = lengths >> 7 * byte & 0x7F | (0x80 if byte < count - 1 else 0)
 
 
 def _varints(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Decodes varints of a given number of bytes.
+    """Decodes varints that all have the same number of bytes.
 
     Args:
         columns: uint8[…, bytes].
@@ -195,29 +206,29 @@ def _varints(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         int64[…], and whether the bytes are one varint of that many bytes, bool[…].
     """
     count = columns.shape[-1]
-    good = (columns[..., -1] < 0x80) & (columns[..., :-1] >= 0x80).all(axis=-1)
-    return ((columns & np.uint8(0x7F)).astype(np.int64) << 7 * np.arange(count)).sum(axis=-1), good
+    are_varints = (columns[..., -1] < 0x80) & (columns[..., :-1] >= 0x80).all(axis=-1)
+    return ((columns & np.uint8(0x7F)).astype(np.int64) << 7 * np.arange(count)).sum(axis=-1), are_varints
 
 
-def learn(record: bytes) -> Layout | None:
+def learn_layout(record: bytes) -> Layout | None:
     """Returns the layout of a record; None if it is not made of packed int64 lists with each name once."""
     try:
-        size, outer = _read_length(record, 1)
-        if record[0] != _TAG_2 or 1 + outer + size != len(record):
+        size, outer_bytes = _read_length(record, 1)
+        if record[0] != _TAG_2 or 1 + outer_bytes + size != len(record):
             return None
-        position, heads = 1 + outer, []
+        position, heads = 1 + outer_bytes, []
         while position < len(record):
-            head, values = _learn_head(record, position)
+            head, value_bytes = _learn_head(record, position)
             if head.name in {other.name for other in heads}:
                 return None
             heads.append(head)
-            position += head.size + values
-    except (_Unusual, IndexError, UnicodeDecodeError):
+            position += head.size + value_bytes
+    except (_UnsupportedRecord, IndexError, UnicodeDecodeError):
         return None
-    return Layout(outer, tuple(heads)) if position == len(record) else None
+    return Layout(outer_bytes, tuple(heads)) if position == len(record) else None
 
 
-class _Unusual(Exception):
+class _UnsupportedRecord(Exception):
     """A record has no layout that is supported here."""
 
 
@@ -226,10 +237,10 @@ def _learn_head(record: bytes, start: int) -> tuple[Head, int]:
     fixed: list[int] = []
 
     def expect(tag: int) -> int:
-        """Passes a tag and the length after it, and returns the length."""
+        """Skips a tag and the length after it, and returns the length."""
         nonlocal position
         if record[position] != tag:
-            raise _Unusual
+            raise _UnsupportedRecord
         fixed.append(position - start)
         value, count = _read_length(record, position + 1)
         lengths.append((position + 1 - start, count, value))
@@ -238,29 +249,29 @@ def _learn_head(record: bytes, start: int) -> tuple[Head, int]:
 
     expect(_TAG_2)
     name_size = expect(_TAG_KEY)
-    first, count, _ = lengths.pop()
-    fixed.extend(range(first, first + count + name_size))
+    column, count, _ = lengths.pop()
+    fixed.extend(range(column, column + count + name_size))
     name = record[position : position + name_size].decode()
     position += name_size
     for tag in (_TAG_VALUE, _TAG_INT64_LIST, _TAG_2):
         expect(tag)
-    values = lengths[-1][2]
-    if position + values > len(record):
-        raise _Unusual
+    value_bytes = lengths[-1][2]
+    if position + value_bytes > len(record):
+        raise _UnsupportedRecord
     # Each length must reach to the end of the varints; they differ by the bytes of the heads between.
-    for first, count, value in lengths:
-        if start + first + count + value != position + values:
-            raise _Unusual
+    for column, count, value in lengths:
+        if start + column + count + value != position + value_bytes:
+            raise _UnsupportedRecord
     head = Head(
         name=name,
         fixed=np.array(fixed),
         expected=np.frombuffer(record, np.uint8)[start + np.array(fixed)],
-        whole=np.frombuffer(record, np.uint8)[start:position],
-        values=values,
-        lengths=tuple((first, count, value - values) for first, count, value in lengths),
+        content=np.frombuffer(record, np.uint8)[start:position],
+        value_bytes=value_bytes,
+        lengths=tuple((column, count, value - value_bytes) for column, count, value in lengths),
         size=position - start,
     )
-    return head, values
+    return head, value_bytes
 
 
 def _read_length(record: bytes, position: int) -> tuple[int, int]:
@@ -270,4 +281,4 @@ def _read_length(record: bytes, position: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << 7 * count
         if byte < 0x80:
             return value, count + 1
-    raise _Unusual
+    raise _UnsupportedRecord

@@ -31,8 +31,8 @@ class Mixture:
         """
         Args:
             datasets: At least one.
-            weights: Their relative shares of the rows. None stands for the number of rows, so that all rows of such
-                datasets are read equally often.
+            weights: Their relative shares of the rows. None is replaced by the number of rows, so that all rows of
+                such datasets are read equally often.
 
         Raises:
             DatasetError: If the datasets have other features, lengths of rows, or tokenizers, or a share is too small.
@@ -45,19 +45,21 @@ class Mixture:
         for dataset, weight in zip(datasets, weights, strict=True):
             if weight is not None and not _is_weight(weight):
                 raise ValueError(f"{dataset.path}: its weight is {weight!r:.80}, not a number above 0")
-        first = datasets[0]
+        first_dataset = datasets[0]
         for other in datasets[1:]:
             for name in ("max_length", "features"):
-                if getattr(other, name) != getattr(first, name):
+                if getattr(other, name) != getattr(first_dataset, name):
                     raise DatasetError(
-                        f"{other.path}: its {name} is {getattr(other, name)}, but that of {first.path} is "
-                        f"{getattr(first, name)}; prepare both with the same options"
+                        f"{other.path}: its {name} is {getattr(other, name)}, but that of {first_dataset.path} is "
+                        f"{getattr(first_dataset, name)}; prepare both with the same options"
                     )
-            if first.manifest and other.manifest:
-                ours, theirs = (dataset.manifest["tokenizer"].get("sha256") for dataset in (first, other))
-                if ours != theirs:
+            if first_dataset.manifest and other.manifest:
+                first_tokenizer, other_tokenizer = (
+                    dataset.manifest["tokenizer"].get("sha256") for dataset in (first_dataset, other)
+                )
+                if first_tokenizer != other_tokenizer:
                     raise DatasetError(
-                        f"{other.path}: prepared with another tokenizer than {first.path}; prepare both with "
+                        f"{other.path}: prepared with another tokenizer than {first_dataset.path}; prepare both with "
                         "the same one"
                     )
         values = [
@@ -65,8 +67,8 @@ class Mixture:
             for dataset, weight in zip(datasets, weights, strict=True)
         ]
         self.datasets = tuple(datasets)
-        self.max_length, self.features = first.max_length, first.features
-        """As those of each dataset."""
+        self.max_length, self.features = first_dataset.max_length, first_dataset.features
+        """The same as those of each dataset."""
         self.shares = _shares(values)
         """The rows of each dataset in a period of the schedule; they sum to `PERIOD`."""
         for dataset, value, share in zip(datasets, values, self.shares, strict=True):
@@ -118,11 +120,15 @@ class Mixture:
     def __getitem__(self, index: Index) -> Rows:
         """Reads rows, as `Dataset.__getitem__` does."""
         rows = row_numbers(index, len(self), "the mixture")
-        found = {name: np.empty((rows.size, self.max_length), np.int32) for name in self.features}
-        for own, dataset, numbers in self._parts(np.atleast_1d(rows)):
+        values_by_feature = {name: np.empty((rows.size, self.max_length), np.int32) for name in self.features}
+        for positions, dataset, numbers in self._parts(np.atleast_1d(rows)):
             for name, values in dataset[numbers].items():
-                found[name][own] = values
-        return found if rows.ndim else {name: values[0] for name, values in found.items()}
+                values_by_feature[name][positions] = values
+        return (
+            values_by_feature
+            if rows.ndim
+            else {name: values[0] for name, values in values_by_feature.items()}
+        )
 
     def __iter__(self) -> Iterator[Rows]:
         """Yields all rows in order."""
@@ -151,12 +157,14 @@ class Mixture:
 
     def _parts(self, rows: np.ndarray) -> list[tuple[np.ndarray, Dataset, np.ndarray]]:
         """Returns, for each dataset that has some of the rows, which these are, and their numbers in it."""
-        of = np.searchsorted(self.first_rows, rows, side="right") - 1
-        parts = [(np.flatnonzero(of == number), dataset) for number, dataset in enumerate(self.datasets)]
+        dataset_index = np.searchsorted(self.first_rows, rows, side="right") - 1
+        parts = [
+            (np.flatnonzero(dataset_index == number), dataset) for number, dataset in enumerate(self.datasets)
+        ]
         return [
-            (own, dataset, rows[own] - first)
-            for (own, dataset), first in zip(parts, self.first_rows.tolist(), strict=True)
-            if own.size
+            (positions, dataset, rows[positions] - first_row)
+            for (positions, dataset), first_row in zip(parts, self.first_rows.tolist(), strict=True)
+            if positions.size
         ]
 
 
@@ -169,7 +177,7 @@ def _shares(weights: Sequence[float]) -> tuple[int, ...]:
     """Divides `PERIOD` in proportion to `weights` by the largest-remainder method."""
     exact = [weight / math.fsum(weights) * PERIOD for weight in weights]
     shares = [int(value) for value in exact]
-    by_remainder = sorted(range(len(exact)), key=lambda i: shares[i] - exact[i])
+    by_remainder = sorted(range(len(exact)), key=lambda index: shares[index] - exact[index])
     for index in by_remainder[: PERIOD - sum(shares)]:
         shares[index] += 1
     return tuple(shares)

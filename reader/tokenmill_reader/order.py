@@ -3,8 +3,8 @@
 Each epoch permutes the shards. Host h of H reads every H-th shard; the last shards are divided between hosts so that
 all read equally many rows. A host reads its shards in windows and permutes the rows of each window.
 
-If the number of hosts changes within an epoch, the rows that are left of it are divided anew, in the order in which the
-former hosts would have read them. The next epoch is as if it had never been otherwise. So no row is lost or repeated.
+If the number of hosts changes within an epoch, its remaining rows are divided again, in the order in which the
+former hosts would have read them. Later epochs do not depend on the former numbers. So no row is lost or repeated.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tokenmill_reader.mixture import PERIOD, Mixture, schedule
 
 # Purposes of a permutation, in the upper half of the key's first word.
 _SHARDS, _ROWS = 1, 2
-_KEPT_EPOCHS, _KEPT_WINDOWS = 4, 8
+_MAX_CACHED_EPOCHS, _MAX_CACHED_WINDOWS = 4, 8
 _MAX_ROWS, _MAX_EPOCHS = 2**62, 2**32
 
 
@@ -41,13 +41,13 @@ class Change(NamedTuple):
 
 
 class _Segment(NamedTuple):
-    """Rows `first` to `end` of the permuted rows of a window."""
+    """Rows `first_row` to `end` of the permuted rows of a window."""
 
     pieces: np.ndarray
     """Shard, first row and end row of each piece of the window, int64[pieces, 3]."""
     index: int
     """The window's number in its host's epoch."""
-    first: int
+    first_row: int
     end: int
 
 
@@ -85,60 +85,70 @@ class Order:
             ValueError: If the arguments contradict each other.
             TypeError: If one is not a whole number.
         """
-        seed, batch_size, window, host, hosts = (
-            whole_number(name, value)
-            for name, value in (
-                *(("seed", seed), ("batch_size", batch_size), ("window", window)),
-                *(("host", host), ("hosts", hosts)),
-            )
-        )
-        changes = [
+        self.seed, self.batch_size = whole_number("seed", seed), whole_number("batch_size", batch_size)
+        self.window, self.host = whole_number("window", window), whole_number("host", host)
+        self.hosts = whole_number("hosts", hosts)
+        self.changes = tuple(
             (whole_number("the step of a change", step), whole_number("hosts of a change", count))
-            for step, count in changes or [(0, hosts)]
+            for step, count in changes or [(0, self.hosts)]
+        )
+        self._check_arguments()
+        datasets, shares = ((data,), (PERIOD,)) if isinstance(data, Dataset) else (data.datasets, data.shares)
+        self._check_shards(datasets)
+        self._schedule = schedule(shares, seed=self.seed)
+        self._first_rows = [0] if isinstance(data, Dataset) else data.first_rows.tolist()
+        self._per_period = np.bincount(self._schedule, minlength=len(datasets))
+        rows_read = self._rows_read_before_changes()
+        own_rows = self._rows_before(self.changes[-1][0] * (self.batch_size // self.hosts))
+        self._offsets = (rows_read[-1] + self.host) // self.hosts - own_rows
+        self._streams = [
+            _Stream(
+                dataset.counts,
+                # A seed per dataset: parallel corpora must not be read in the same order.
+                seed=(self.seed + index * 0x9E3779B9) % 2**32,
+                window=self.window,
+                host=self.host,
+                changes=[
+                    Change(int(position), count)
+                    for position, (_, count) in zip(rows_read[:, index], self.changes, strict=True)
+                ],
+            )
+            for index, dataset in enumerate(datasets)
         ]
+
+    def _check_arguments(self) -> None:
+        """Raises ValueError if the arguments contradict each other."""
+        changes, batch_size = list(self.changes), self.batch_size
         steps = [step for step, _ in changes]
-        if steps[0] != 0 or any(a >= b for a, b in itertools.pairwise(steps)):
+        if steps[0] != 0 or any(step >= next_step for step, next_step in itertools.pairwise(steps)):
             raise ValueError(f"changes must ascend from step 0, but its steps are {steps}")
-        if changes[-1][1] != hosts or not 0 <= host < hosts or window < 1 or not 0 <= seed < 2**32:
+        is_host = changes[-1][1] == self.hosts and 0 <= self.host < self.hosts
+        if not is_host or self.window < 1 or not 0 <= self.seed < 2**32:
             raise ValueError(
-                f"host {host} of {hosts}, window {window}, seed {seed}, changes {changes}: out of range"
+                f"host {self.host} of {self.hosts}, window {self.window}, seed {self.seed}, changes {changes}: out of "
+                "range"
             )
         if batch_size < 1 or any(count < 1 or batch_size % count for _, count in changes):
             raise ValueError(f"batch_size {batch_size} is not a multiple of the number of hosts in {changes}")
-        self.seed, self.batch_size, self.window = seed, batch_size, window
-        self.host, self.hosts, self.changes = host, hosts, tuple(changes)
-        datasets, shares = ((data,), (PERIOD,)) if isinstance(data, Dataset) else (data.datasets, data.shares)
-        self._schedule = schedule(shares, seed=seed)
-        self._first_rows = [0] if isinstance(data, Dataset) else data.first_rows.tolist()
-        self._per_period = np.bincount(self._schedule, minlength=len(datasets))
-        self._streams = []
-        most = max(count for _, count in changes)
-        read = np.zeros((len(changes), len(datasets)), np.int64)  # rows of each dataset before each change
-        for number, ((start, was), (end, _)) in enumerate(itertools.pairwise(changes)):
-            before, after = (self._before(step * (batch_size // was)) for step in (start, end))
-            read[number + 1] = read[number] + (after - before) * was
-        began = self._before(changes[-1][0] * (batch_size // hosts))
-        self._offsets = (read[-1] + host) // hosts - began
-        for index, dataset in enumerate(datasets):
-            fewest = int(np.count_nonzero(dataset.counts))
-            if fewest < most:
+
+    def _check_shards(self, datasets: Sequence[Dataset]) -> None:
+        """Raises DatasetError if a dataset has fewer shards with rows than there are or were hosts."""
+        max_hosts = max(count for _, count in self.changes)
+        for dataset in datasets:
+            shards = int(np.count_nonzero(dataset.counts))
+            if shards < max_hosts:
                 raise DatasetError(
-                    f"{dataset.path}: {fewest} shards with rows for {most} hosts: each host needs at least one; "
+                    f"{dataset.path}: {shards} shards with rows for {max_hosts} hosts: each host needs at least one; "
                     "prepare the dataset with a smaller --shard_size, or use fewer hosts"
                 )
-            self._streams.append(
-                _Stream(
-                    dataset.counts,
-                    # A seed per dataset: parallel corpora must not be read in the same order.
-                    seed=(seed + index * 0x9E3779B9) % 2**32,
-                    window=window,
-                    host=host,
-                    changes=[
-                        Change(int(position), count)
-                        for position, (_, count) in zip(read[:, index], changes, strict=True)
-                    ],
-                )
-            )
+
+    def _rows_read_before_changes(self) -> np.ndarray:
+        """Returns the rows of each dataset that all hosts read before each change, int64[changes, datasets]."""
+        rows_read = np.zeros((len(self.changes), self._per_period.size), np.int64)
+        for index, ((start, hosts), (end, _)) in enumerate(itertools.pairwise(self.changes)):
+            before, after = (self._rows_before(step * (self.batch_size // hosts)) for step in (start, end))
+            rows_read[index + 1] = rows_read[index] + (after - before) * hosts
+        return rows_read
 
     def rows(self, step: int) -> np.ndarray:
         """Returns the numbers of the rows that this host reads in a step, int64[batch_size // hosts].
@@ -153,18 +163,20 @@ class Order:
         count = self.batch_size // self.hosts
         if step * self.batch_size >= _MAX_ROWS:
             raise ValueError(f"step {step} is beyond the order's {_MAX_ROWS // self.batch_size} steps")
-        first = step * count
+        start = step * count
         if len(self._streams) == 1:
-            return self._streams[0].rows(first + int(self._offsets[0]), count)
-        of = self._schedule[(first + np.arange(count)) % PERIOD]
-        found = np.empty(count, np.int64)
-        before = self._before(first) + self._offsets
+            return self._streams[0].rows(start + int(self._offsets[0]), count)
+        dataset_index = self._schedule[(start + np.arange(count)) % PERIOD]
+        row_numbers = np.empty(count, np.int64)
+        rows_before = self._rows_before(start) + self._offsets
         for index, stream in enumerate(self._streams):
-            own = np.flatnonzero(of == index)
-            found[own] = stream.rows(int(before[index]), own.size) + self._first_rows[index]
-        return found
+            positions = np.flatnonzero(dataset_index == index)
+            row_numbers[positions] = (
+                stream.rows(int(rows_before[index]), positions.size) + self._first_rows[index]
+            )
+        return row_numbers
 
-    def _before(self, position: int) -> np.ndarray:
+    def _rows_before(self, position: int) -> np.ndarray:
         """Returns the rows from each dataset before row `position` of a host's stream, int64[datasets]."""
         periods, offset = divmod(position, PERIOD)
         return periods * self._per_period + np.bincount(
@@ -194,15 +206,15 @@ class _Stream:
             epoch = ((position + 1) * self._hosts - 1 - self._host) // self._total
             if epoch >= _MAX_EPOCHS:
                 raise ValueError(f"row {position} of a host is in epoch {epoch}; an order has {_MAX_EPOCHS}")
-            segments, ends = _cached(self._epochs, epoch, _KEPT_EPOCHS, lambda: self._epoch(epoch))  # noqa: B023
+            segments, ends = _cached(self._epochs, epoch, _MAX_CACHED_EPOCHS, lambda: self._epoch(epoch))  # noqa: B023
             offset = position - self._epoch_start(epoch)
-            number = int(np.searchsorted(ends, offset, side="right"))
-            segment = segments[number]
-            offset -= int(ends[number]) - (segment.end - segment.first)
+            segment_index = int(np.searchsorted(ends, offset, side="right"))
+            segment = segments[segment_index]
+            offset -= int(ends[segment_index]) - (segment.end - segment.first_row)
             rows = _cached(
                 self._windows,
-                (epoch, number),
-                _KEPT_WINDOWS,
+                (epoch, segment_index),
+                _MAX_CACHED_WINDOWS,
                 lambda: self._window_rows(epoch, segment),  # noqa: B023
             )[offset : offset + count]
             parts.append(rows)
@@ -214,32 +226,37 @@ class _Stream:
         return _share(max(epoch * self._total, self._changes[-1].position), self._host, self._hosts)
 
     def _epoch(self, epoch: int) -> tuple[list[_Segment], np.ndarray]:
-        """Returns what this host reads in an epoch, and where each segment ends, int64[segments]."""
-        within = [c for c in self._changes if c.position // self._total == epoch and c.position % self._total]
-        first = next(
-            (c for c in reversed(self._changes) if c.position <= epoch * self._total), self._changes[0]
+        """Returns the segments that this host reads in an epoch, and the end of each, int64[segments]."""
+        epoch_changes = [
+            change
+            for change in self._changes
+            if change.position // self._total == epoch and change.position % self._total
+        ]
+        first_change = next(
+            (change for change in reversed(self._changes) if change.position <= epoch * self._total),
+            self._changes[0],
         )
-        if not within:
+        if not epoch_changes:
             segments = self._plan(epoch, self._host, self._hosts)
         else:
-            plans = [self._plan(epoch, host, first.hosts) for host in range(first.hosts)]
-            position, hosts = epoch * self._total, first.hosts
-            for change in within:
-                left = []
+            plans = [self._plan(epoch, host, first_change.hosts) for host in range(first_change.hosts)]
+            position, hosts = epoch * self._total, first_change.hosts
+            for change in epoch_changes:
+                remaining = []
                 for host, plan in enumerate(plans):
-                    left += _cut(
+                    remaining += _slice_segments(
                         plan, _share(change.position, host, hosts) - _share(position, host, hosts), None
                     )
-                position, hosts, plans, taken = change.position, change.hosts, [], 0
+                position, hosts, plans, assigned = change.position, change.hosts, [], 0
                 for host in range(hosts):
                     quota = _share((epoch + 1) * self._total, host, hosts) - _share(position, host, hosts)
-                    plans.append(_cut(left, taken, taken + quota))
-                    taken += quota
+                    plans.append(_slice_segments(remaining, assigned, assigned + quota))
+                    assigned += quota
             segments = plans[self._host]
-        return segments, np.cumsum([segment.end - segment.first for segment in segments])
+        return segments, np.cumsum([segment.end - segment.first_row for segment in segments])
 
     def _plan(self, epoch: int, host: int, hosts: int) -> list[_Segment]:
-        """Returns what a host reads in an epoch without changes."""
+        """Returns the segments that a host reads in an epoch without changes."""
         order = self._filled[
             _permutation(self._filled.size, seed=self._seed, purpose=_SHARDS, epoch=epoch, index=0)
         ]
@@ -251,24 +268,28 @@ class _Stream:
         # Each host keeps rows of its shards, in order, up to its quota.
         quota = np.array(
             [
-                _share((epoch + 1) * self._total, h, hosts) - _share(epoch * self._total, h, hosts)
-                for h in range(hosts)
+                _share((epoch + 1) * self._total, other_host, hosts)
+                - _share(epoch * self._total, other_host, hosts)
+                for other_host in range(hosts)
             ]
         )
         ends = np.cumsum(lengths, axis=1)
-        kept = np.clip(quota[:, None] - (ends - lengths), 0, lengths)
+        own_counts = np.clip(quota[:, None] - (ends - lengths), 0, lengths)
         # The hosts below their quota take the spare rows of the others, one after the other.
         missing = np.maximum(quota - ends[:, -1], 0)
-        first = missing[:host].sum()
-        spare = (lengths - kept).reshape(-1)
-        before = np.cumsum(spare) - spare
-        firsts, lasts = (
-            kept.reshape(-1) + np.clip(row - before, 0, spare) for row in (first, first + missing[host])
+        spare_start = missing[:host].sum()
+        spare = (lengths - own_counts).reshape(-1)
+        spare_before = np.cumsum(spare) - spare
+        piece_starts, piece_ends = (
+            own_counts.reshape(-1) + np.clip(row - spare_before, 0, spare)
+            for row in (spare_start, spare_start + missing[host])
         )
-        own = np.stack([shards[host], np.zeros_like(shards[host]), kept[host]], axis=1)
-        pieces = np.concatenate([own, np.stack([shards.reshape(-1), firsts, lasts], axis=1)])
+        own_pieces = np.stack([shards[host], np.zeros_like(shards[host]), own_counts[host]], axis=1)
+        pieces = np.concatenate(
+            [own_pieces, np.stack([shards.reshape(-1), piece_starts, piece_ends], axis=1)]
+        )
         pieces = pieces[pieces[:, 2] > pieces[:, 1]]
-        windows = [pieces[i : i + self._window] for i in range(0, len(pieces), self._window)]
+        windows = [pieces[start : start + self._window] for start in range(0, len(pieces), self._window)]
         return [
             _Segment(window, index, 0, int((window[:, 2] - window[:, 1]).sum()))
             for index, window in enumerate(windows)
@@ -276,14 +297,14 @@ class _Stream:
 
     def _window_rows(self, epoch: int, segment: _Segment) -> np.ndarray:
         """Returns the numbers of a segment's rows, in the order of reading, int64[rows]."""
-        shards, firsts, lasts = segment.pieces.T
-        lengths = lasts - firsts
+        shards, starts, ends = segment.pieces.T
+        lengths = ends - starts
         rows = _permutation(
             int(lengths.sum()), seed=self._seed, purpose=_ROWS, epoch=epoch, index=segment.index
         )
         # The permutation is of the indices into the concatenated pieces.
-        offsets = np.repeat(self._starts[shards] + firsts - (np.cumsum(lengths) - lengths), lengths)
-        rows = rows[segment.first : segment.end]
+        offsets = np.repeat(self._starts[shards] + starts - (np.cumsum(lengths) - lengths), lengths)
+        rows = rows[segment.first_row : segment.end]
         return rows + offsets[rows]
 
 
@@ -292,22 +313,22 @@ def _share(rows: int, host: int, hosts: int) -> int:
     return (rows + host) // hosts
 
 
-def _cut(segments: list[_Segment], first: int, end: int | None) -> list[_Segment]:
-    """Returns rows `first` to `end` of a list of segments."""
-    found, position = [], 0
+def _slice_segments(segments: list[_Segment], start: int, end: int | None) -> list[_Segment]:
+    """Returns rows `start` to `end` of a list of segments."""
+    slices, position = [], 0
     for segment in segments:
-        size = segment.end - segment.first
-        low = max(first - position, 0)
+        size = segment.end - segment.first_row
+        low = max(start - position, 0)
         high = size if end is None else min(end - position, size)
         if low < high:
-            found.append(segment._replace(first=segment.first + low, end=segment.first + high))
+            slices.append(segment._replace(first_row=segment.first_row + low, end=segment.first_row + high))
         position += size
-    return found
+    return slices
 
 
-def _cached(cache: OrderedDict[Any, Any], key: Any, kept: int, make: Callable[[], Any]) -> Any:
+def _cached(cache: OrderedDict[Any, Any], key: Any, max_entries: int, make: Callable[[], Any]) -> Any:
     if key not in cache:
         cache[key] = make()
-        if len(cache) > kept:
+        if len(cache) > max_entries:
             cache.popitem(last=False)
     return cache[key]

@@ -21,11 +21,11 @@ from tokenmill_reader.framing import Frames, index_frames, parse_offsets
 
 _OPEN_LOCAL = 128  # each has two file descriptors
 _READ_AHEAD_THREADS = 4
-_KEPT_OFFSETS = 64
+_MAX_CACHED_OFFSETS = 64
 # A remote shard is read whole at once or after so many single reads of it, because many requests are slower.
 _SINGLE_READS = 8
 _SINGLE_SHARE = 8  # at most 1/8 of the shard
-_GAP = 64 << 10  # ranges that are closer together are read by one request
+_MAX_GAP = 64 << 10  # ranges that are closer together are read by one request
 
 _log = logging.getLogger(__name__)
 
@@ -52,18 +52,18 @@ class Shards:
         """
         self._description = description
         self._cache_bytes = cache_bytes
-        self._kept = _OPEN_LOCAL if description.folder.is_local else 0
+        self._min_open = _OPEN_LOCAL if description.folder.is_local else 0
         self._reset()
 
     def _reset(self) -> None:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._open: OrderedDict[int, Future[Shard]] = OrderedDict()
-        self._singles: OrderedDict[int, _Singles] = OrderedDict()
+        self._single_reads: OrderedDict[int, _SingleReads] = OrderedDict()
         self._pool: ThreadPoolExecutor | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: self.__dict__[name] for name in ("_description", "_cache_bytes", "_kept")}
+        return {name: self.__dict__[name] for name in ("_description", "_cache_bytes", "_min_open")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -132,10 +132,10 @@ class Shards:
                 self._open.move_to_end(shard)
                 return future, False
             future = self._open[shard] = Future()
-            for other in list(self._open):
-                if self._fits() or other == shard:
+            for oldest in list(self._open):
+                if self._fits() or oldest == shard:
                     break
-                del self._open[other]  # its arrays live on where they are in use
+                del self._open[oldest]  # its arrays live on where they are in use
             return future, True
 
     def _reset_after_fork(self) -> None:
@@ -144,19 +144,19 @@ class Shards:
 
     def keep(self, shards: int) -> None:
         """Keeps at least so many shards open, those that were used last."""
-        self._kept = max(self._kept, shards)
+        self._min_open = max(self._min_open, shards)
 
     def _fits(self) -> bool:
-        if len(self._open) <= self._kept:
+        if len(self._open) <= self._min_open:
             return True
         if self._description.folder.is_local:
             return False
-        done = [f for f in self._open.values() if f.done() and f.exception() is None]
+        done = [future for future in self._open.values() if future.done() and future.exception() is None]
         return sum(future.result().data.size for future in done) <= self._cache_bytes
 
     def _load(self, shard: int, future: Future[Shard]) -> None:
         try:
-            future.set_result(self._read(shard))
+            future.set_result(self._open_shard(shard))
         except BaseException as error:
             with self._lock:
                 self._open.pop(shard, None)  # the next use tries again
@@ -167,7 +167,7 @@ class Shards:
                 )
             future.set_exception(error)
 
-    def _read(self, shard: int) -> Shard:
+    def _open_shard(self, shard: int) -> Shard:
         description = self._description
         path = f"{description.folder.path}/{description.names[shard]}"
         stamp = self._stamp(shard)  # before the file is mapped: what changes from here on is noticed
@@ -178,8 +178,12 @@ class Shards:
         records = int(description.records[shard])
         expected = None if description.sizes is None else int(description.sizes[shard])
         check_size(path, data.size, records=records, expected=expected)
-        known = self._singles.get(shard)
-        offsets = self._read_offsets(shard) if known is None or known.offsets is None else known.offsets
+        single_reads = self._single_reads.get(shard)
+        offsets = (
+            self._read_offsets(shard)
+            if single_reads is None or single_reads.offsets is None
+            else single_reads.offsets
+        )
         offsets = index_frames(memoryview(data), records, path) if offsets is None else offsets
         return Shard(data, offsets, stamp)
 
@@ -212,44 +216,44 @@ class Shards:
         with self._lock:
             if shard in self._open:
                 return None
-            known = self._singles.setdefault(shard, _Singles())
-            self._singles.move_to_end(shard)
-            if len(self._singles) > _KEPT_OFFSETS:
-                self._singles.popitem(last=False)
-            known.reads += 1
-            if known.reads > _SINGLE_READS:
+            single_reads = self._single_reads.setdefault(shard, _SingleReads())
+            self._single_reads.move_to_end(shard)
+            if len(self._single_reads) > _MAX_CACHED_OFFSETS:
+                self._single_reads.popitem(last=False)
+            single_reads.reads += 1
+            if single_reads.reads > _SINGLE_READS:
                 return None
-        if known.offsets is None:
-            known.offsets = self._read_offsets(shard)
-            if known.offsets is None:
-                known.reads = _SINGLE_READS  # do not look for them again
+        if single_reads.offsets is None:
+            single_reads.offsets = self._read_offsets(shard)
+            if single_reads.offsets is None:
+                single_reads.reads = _SINGLE_READS  # do not look for them again
                 return None
-        size = (known.offsets[records + 1] - known.offsets[records]).sum()
-        return known.offsets if size * _SINGLE_SHARE <= description.sizes[shard] else None
+        size = (single_reads.offsets[records + 1] - single_reads.offsets[records]).sum()
+        return single_reads.offsets if size * _SINGLE_SHARE <= description.sizes[shard] else None
 
     def _read_single(self, shard: int, starts: np.ndarray, ends: np.ndarray) -> Frames:
         """Reads some ranges of a shard: the first byte and the end of each, int64[ranges]."""
         description = self._description
         ascending = np.argsort(starts)
         ranges: list[tuple[int, int]] = []
-        for first, end in zip(starts[ascending].tolist(), ends[ascending].tolist(), strict=True):
-            if ranges and first <= ranges[-1][1] + _GAP:
+        for start, end in zip(starts[ascending].tolist(), ends[ascending].tolist(), strict=True):
+            if ranges and start <= ranges[-1][1] + _MAX_GAP:
                 ranges[-1] = (ranges[-1][0], max(end, ranges[-1][1]))
             else:
-                ranges.append((first, end))
+                ranges.append((start, end))
         try:
-            parts = description.folder.read_ranges(description.names[shard], ranges)
+            pieces = description.folder.read_ranges(description.names[shard], ranges)
         except FileNotFoundError as error:
             path = f"{description.folder.path}/{description.names[shard]}"
             raise DatasetError(f"{path}: missing; {REMEDY}") from error
-        firsts = np.array([first for first, _ in ranges])
-        places = np.array([0, *itertools.accumulate(map(len, parts))])
-        moved = np.searchsorted(firsts, starts, side="right") - 1
-        shift = places[moved] - firsts[moved]
-        return Frames(np.frombuffer(b"".join(parts), np.uint8), starts + shift, ends + shift)
+        range_starts = np.array([start for start, _ in ranges])
+        piece_offsets = np.array([0, *itertools.accumulate(map(len, pieces))])
+        range_index = np.searchsorted(range_starts, starts, side="right") - 1
+        shift = piece_offsets[range_index] - range_starts[range_index]
+        return Frames(np.frombuffer(b"".join(pieces), np.uint8), starts + shift, ends + shift)
 
 
-class _Singles:
+class _SingleReads:
     """The single reads of a shard."""
 
     def __init__(self) -> None:

@@ -70,53 +70,53 @@ class RowDecoder:
         np.copyto(block[:, shortest:], np.uint8(0x80), where=np.arange(shortest, width) > sizes[:, None])
         self._reserve(block.size)
         data, buffers = block.reshape(-1), [buffer[: block.size] for buffer in self._bytes]
-        is_end, continued, pair, low, factor = buffers
+        is_end, continued, pair, low_bits, factor = buffers
         np.less(data, 0x80, out=is_end.view(bool))
         np.subtract(is_end, 1, out=continued)  # 0xFF where another byte follows, else 0
         is_end[::width] = 0
         ends = is_end.view(bool).nonzero()[0]
-        good = self._find_good(ends, is_end.reshape(rows, width), sizes)
+        is_decodable = self._find_decodable(ends, is_end.reshape(rows, width), sizes)
         np.bitwise_and(continued[1:], continued[:-1], out=pair[1:])  # 0xFF after two bytes that are continued
         pair[0] = 0
-        np.bitwise_and(data, 0x7F, out=low)
+        np.bitwise_and(data, 0x7F, out=low_bits)
         # At the last byte of a varint of three bytes: the bits that 16-bit values have no place for.
-        np.bitwise_and(low[1:], pair[:-1], out=factor[1:])
-        values = (self._wide if int(factor[1:].max(initial=0)) > 3 else self._narrow)[: block.size]
+        np.bitwise_and(low_bits[1:], pair[:-1], out=factor[1:])
+        values = (self._values32 if int(factor[1:].max(initial=0)) > 3 else self._values16)[: block.size]
         np.bitwise_and(is_end[3:], pair[2:-1], out=factor[3:])
         np.bitwise_and(factor[3:], continued[:-3], out=factor[3:])
         if factor[3:].max(initial=0):  # a varint of four bytes, which is rare in rows of token ids
-            good[np.unique((factor[3:].nonzero()[0] + 3) // width)] = False
+            is_decodable[np.unique((factor[3:].nonzero()[0] + 3) // width)] = False
         # The most significant bits are last: a varint is its last byte, times 128 plus the 7 bits of the byte before if
         # that one is continued, and once more for the byte before that.
-        np.bitwise_and(low, continued, out=low)
+        np.bitwise_and(low_bits, continued, out=low_bits)
         np.copyto(values, data)
-        _append(values[1:], continued[:-1], low[:-1], factor[1:])
-        np.bitwise_and(low[:-1], pair[1:], out=low[:-1])
-        _append(values[2:], pair[1:-1], low[:-2], factor[2:])
-        if not good.all():
-            ends = ends[good[ends // width]]
-        out[slice(None) if good.all() else good] = values.take(ends).reshape(-1, self._values)
-        return good
+        _append(values[1:], continued[:-1], low_bits[:-1], factor[1:])
+        np.bitwise_and(low_bits[:-1], pair[1:], out=low_bits[:-1])
+        _append(values[2:], pair[1:-1], low_bits[:-2], factor[2:])
+        if not is_decodable.all():
+            ends = ends[is_decodable[ends // width]]
+        out[slice(None) if is_decodable.all() else is_decodable] = values.take(ends).reshape(-1, self._values)
+        return is_decodable
 
-    def _find_good(self, ends: np.ndarray, is_end: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    def _find_decodable(self, ends: np.ndarray, is_end: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Returns which rows have the right number of varints, and end with one: bool[rows]."""
         rows, width = is_end.shape
-        lasts = np.arange(rows) * width + sizes
-        if ends.size == rows * self._values and (ends[self._values - 1 :: self._values] == lasts).all():
+        last_bytes = np.arange(rows) * width + sizes
+        if ends.size == rows * self._values and (ends[self._values - 1 :: self._values] == last_bytes).all():
             return np.ones(rows, bool)
-        whole = is_end.reshape(-1)[lasts].view(bool)
-        return whole & (is_end.sum(axis=1, dtype=np.int64) == self._values)
+        ends_varint = is_end.reshape(-1)[last_bytes].view(bool)
+        return ends_varint & (is_end.sum(axis=1, dtype=np.int64) == self._values)
 
     def _reserve(self, size: int) -> None:
         if size > self._capacity:
             self._capacity = size
             self._bytes = [np.empty(size, np.uint8) for _ in range(5)]
-            self._narrow, self._wide = np.empty(size, np.uint16), np.empty(size, np.uint32)
+            self._values16, self._values32 = np.empty(size, np.uint16), np.empty(size, np.uint32)
 
 
-def _append(values: np.ndarray, where: np.ndarray, low: np.ndarray, buffer: np.ndarray) -> None:
-    """Appends 7 bits to the values where `where` is 0xFF, not where it is 0. There, `low` must be 0."""
-    np.bitwise_and(where, 0x7F, out=buffer)
+def _append(values: np.ndarray, mask: np.ndarray, low_bits: np.ndarray, buffer: np.ndarray) -> None:
+    """Appends 7 bits to the values where `mask` is 0xFF, not where it is 0. There, `low_bits` must be 0."""
+    np.bitwise_and(mask, 0x7F, out=buffer)
     np.add(buffer, 1, out=buffer)  # 128 or 1
     np.multiply(values, buffer, out=values)
-    np.add(values, low, out=values)
+    np.add(values, low_bits, out=values)

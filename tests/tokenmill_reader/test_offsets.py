@@ -163,7 +163,7 @@ def test_single_rows_of_a_remote_shard_are_read_alone(
     remote: tuple[Dataset, list[tuple[str, int]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset, read = remote
-    monkeypatch.setattr(shards, "_GAP", 100)
+    monkeypatch.setattr(shards, "_MAX_GAP", 100)
     np.testing.assert_array_equal(dataset[[40, 94, 40, -1]]["input_ids"], IDS[[40, 94, 40, 94]])
     assert [name for name, _ in read] == [
         "train-00001-30.offsets",

@@ -34,8 +34,8 @@ def to_hf(dataset: Dataset, cache: str | os.PathLike[str]) -> datasets.Dataset:
     schema = features.arrow_schema
     temporary = f"{cache}.tmp"
     with pa.OSFile(temporary, "wb") as file, pa.ipc.new_stream(file, schema) as writer:
-        for first in range(0, len(dataset), _ROWS):
-            rows = dataset[first : first + _ROWS]
+        for start in range(0, len(dataset), _ROWS):
+            rows = dataset[start : start + _ROWS]
             lists = [
                 pa.FixedSizeListArray.from_arrays(pa.array(rows[name].reshape(-1)), dataset.max_length)
                 for name in schema.names

@@ -19,8 +19,8 @@ def global_batches(
 
     Args:
         data: The rows.
-        order: With `host=jax.process_index()` and `hosts=jax.process_count()`.
-        sharding: Over the first dimension, in the order of the processes.
+        order: An order with `host=jax.process_index()` and `hosts=jax.process_count()`.
+        sharding: A sharding over the first dimension, in the order of the processes.
         step: The first step.
 
     Yields:

@@ -1,1 +1,1 @@
-"""What a program shows on a terminal, for the pipeline and the trainer: neither imports the other."""
+"""Output on a terminal, shared by the pipeline and the trainer, neither of which imports the other."""

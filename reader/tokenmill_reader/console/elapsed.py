@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-MOMENT = 2.0  # seconds; nothing is shown of what takes less
+MOMENT = 2.0  # seconds; work that takes less is not shown
 
 
 @contextmanager
-def elapsed(doing: str) -> Iterator[None]:
+def elapsed(label: str) -> Iterator[None]:
     """Shows on a terminal, in a line that vanishes, how long the work in this context takes."""
     if not sys.stderr.isatty():
         yield
         return
     done = threading.Event()
-    thread = threading.Thread(target=_show, args=(doing, done), daemon=True)
+    thread = threading.Thread(target=_show, args=(label, done), daemon=True)
     thread.start()
     try:
         yield
@@ -31,15 +31,15 @@ def elapsed(doing: str) -> Iterator[None]:
         thread.join()
 
 
-def _show(doing: str, done: threading.Event) -> None:
+def _show(label: str, done: threading.Event) -> None:
     from tqdm import tqdm  # imported late, since most verbs print nothing here
 
-    began = time.monotonic()
+    start_time = time.monotonic()
     if done.wait(MOMENT):
         return
-    with tqdm(desc=doing, bar_format="{desc}", leave=False) as line:
+    with tqdm(desc=label, bar_format="{desc}", leave=False) as line:
         while not done.wait(1.0):
-            line.set_description_str(f"{doing} [{tqdm.format_interval(time.monotonic() - began)}]")
+            line.set_description_str(f"{label} [{tqdm.format_interval(time.monotonic() - start_time)}]")
 
 
 @contextmanager

@@ -26,10 +26,10 @@ def visible(text: str, *, one_line: bool = False) -> str:
     return _UNSAFE.sub(_escape, text)
 
 
-def excerpt(text: str, most: int = 300) -> str:
-    """Returns a text for a message: escaped, in one line, and shortened to `most` characters."""
-    shown = visible(text[: most + 1], one_line=True)
-    return shown if len(shown) <= most else shown[:most] + "…"
+def excerpt(text: str, max_chars: int = 300) -> str:
+    """Returns a text for a message: escaped, in one line, and shortened to `max_chars` characters."""
+    shown = visible(text[: max_chars + 1], one_line=True)
+    return shown if len(shown) <= max_chars else shown[:max_chars] + "…"
 
 
 def message(text: str) -> str:

@@ -9,7 +9,7 @@ from tokenmill_reader.console.escaping import message
 
 
 class _Handler(logging.Handler):
-    """Writes each message above the progress bars, to what is `sys.stderr` at that time."""
+    """Writes each message above the progress bars, to the current `sys.stderr`."""
 
     def emit(self, record: logging.LogRecord) -> None:
         from tqdm import tqdm  # imported late, since most verbs print nothing here
@@ -30,6 +30,5 @@ def log_to_stderr(package: str) -> None:
     if not log.handlers:
         log.addHandler(_Handler())
     log.setLevel(logging.INFO)
-    log.propagate = (
-        False  # or a handler on the root logger, such as Beam's or absl's, would repeat the messages
-    )
+    # Otherwise a handler on the root logger, such as Beam's or absl's, would repeat the messages.
+    log.propagate = False

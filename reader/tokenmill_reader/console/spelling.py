@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
+def suggestion(word: str, words: Iterable[str]) -> str:
     """Returns "; did you mean …?" with the most similar known word, or nothing if none is similar."""
-    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
-    return f"; did you mean {found[0]}?" if found else ""
+    matches = difflib.get_close_matches(word, list(words), n=1, cutoff=0.7)
+    return f"; did you mean {matches[0]}?" if matches else ""

@@ -18,8 +18,8 @@ from tokenmill_reader.console.escaping import visible
 
 # Tracebacks set colors, and progress bars move the cursor, too. No other control character reaches a terminal.
 _COLORS = r"\x1b\[(?:(?:0|1|3\d|9\d);?)*m"
-_OF_LOGS = re.compile(rf"({_COLORS})")
-_OF_BARS = re.compile(rf"({_COLORS}|\r|\x1b\[[AK])")
+_LOG_SEQUENCES = re.compile(rf"({_COLORS})")
+_BAR_SEQUENCES = re.compile(rf"({_COLORS}|\r|\x1b\[[AK])")
 
 
 class OutputLost(OSError):
@@ -32,7 +32,7 @@ class OutputLost(OSError):
 
 
 def harden(*, shows: bool) -> None:
-    """Makes a program independent of what its streams are. Call it first.
+    """Makes a program work with any standard streams. Call it first.
 
     - A closed stream becomes /dev/null, so that no other file gets its number.
     - Text that a terminal would interpret is escaped, and so is what the stream's encoding lacks.
@@ -89,12 +89,12 @@ class _Descriptor(io.FileIO):
                 select.select([], [self], [])
             return written
         except OSError as error:
-            with open(os.devnull, "wb") as nowhere:  # noqa: PTH123
-                os.dup2(nowhere.fileno(), self.fileno())
-            lost = OutputLost(error.errno, error.strerror, "standard output")
+            with open(os.devnull, "wb") as devnull:  # noqa: PTH123
+                os.dup2(devnull.fileno(), self.fileno())
+            output_lost = OutputLost(error.errno, error.strerror, "standard output")
             if self._raises:
-                raise lost from error
-            if not lost.closed:
+                raise output_lost from error
+            if not output_lost.closed:
                 write_to_stderr(f"standard output: {error.strerror}: what follows is lost\n")
             return len(data)
 
@@ -102,12 +102,12 @@ class _Descriptor(io.FileIO):
 class _SafeText(io.TextIOWrapper):
     """A stream that escapes what is written to it."""
 
-    def __init__(self, number: int, *, escape: Callable[[str], str], raises: bool, like: TextIO | None):
+    def __init__(self, number: int, *, escape: Callable[[str], str], raises: bool, original: TextIO | None):
         super().__init__(
             io.BufferedWriter(_Descriptor(number, raises=raises)),
-            encoding=like.encoding if like else "utf-8",
+            encoding=original.encoding if original else "utf-8",
             errors="backslashreplace",
-            line_buffering=like is not None and (like.line_buffering or like.write_through),
+            line_buffering=original is not None and (original.line_buffering or original.write_through),
         )
         self._escape = escape
 
@@ -122,21 +122,21 @@ class _SafeText(io.TextIOWrapper):
 def _hardened(stream: TextIO | None, number: int, escape: Callable[[str], str], *, raises: bool) -> _SafeText:
     if stream is not None:
         stream.flush()
-    return _SafeText(number, escape=escape, raises=raises, like=stream)
+    return _SafeText(number, escape=escape, raises=raises, original=stream)
 
 
 def _open_if_closed(number: int) -> None:
     try:
         os.fstat(number)
     except OSError:
-        nowhere = os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free, which is this one
-        if nowhere != number:
-            os.dup2(nowhere, number)
-            os.close(nowhere)
+        devnull = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
+        if devnull != number:
+            os.dup2(devnull, number)
+            os.close(devnull)
     os.set_inheritable(number, True)
 
 
 def _visible_around_bars(text: str) -> str:
-    is_of_log = "\n" in text and text.strip("\n")  # bars end no line, and separate lines by newlines alone
-    parts = (_OF_LOGS if is_of_log else _OF_BARS).split(text)
+    is_log = "\n" in text and text.strip("\n")  # bars end no line, and separate lines by newlines alone
+    parts = (_LOG_SEQUENCES if is_log else _BAR_SEQUENCES).split(text)
     return "".join(part if index % 2 else visible(part) for index, part in enumerate(parts))

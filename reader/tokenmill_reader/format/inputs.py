@@ -61,28 +61,28 @@ def parse_inputs(data: bytes, path: str, manifest: Mapping[str, Any]) -> Iterato
         DatasetError: If the list is not what the manifest describes.
     """
     inputs = manifest["inputs"]
-    found = describe_inputs(data, files=inputs["files"], input_bytes=inputs["input_bytes"])
+    actual = describe_inputs(data, files=inputs["files"], input_bytes=inputs["input_bytes"])
     for key in ("bytes", "crc32c", "sha256"):
-        if found[key] != inputs[key]:
+        if actual[key] != inputs[key]:
             raise DatasetError(
-                f"{path}: its {key} is {found[key]}, but the manifest specifies {inputs[key]}; {REMEDY}"
+                f"{path}: its {key} is {actual[key]}, but the manifest specifies {inputs[key]}; {REMEDY}"
             )
-    previous, number, total = "", 0, 0
-    for number, line in enumerate(io.BytesIO(data), 1):
+    previous_path, line_number, total = "", 0, 0
+    for line_number, line in enumerate(io.BytesIO(data), 1):
         try:
             file = parse_own_json(line)
         except ValueError as error:
-            raise DatasetError(f"{path}: line {number}: broken JSON ({error}); {REMEDY}") from error
+            raise DatasetError(f"{path}: line {line_number}: broken JSON ({error}); {REMEDY}") from error
         if not isinstance(file, dict) or {key: type(value) for key, value in file.items()} != _KEYS:
-            raise DatasetError(f"{path}: line {number}: is not an object of a path and bytes; {REMEDY}")
-        if file["path"] <= previous or file["bytes"] < 0:
+            raise DatasetError(f"{path}: line {line_number}: is not an object of a path and bytes; {REMEDY}")
+        if file["path"] <= previous_path or file["bytes"] < 0:
             raise DatasetError(
-                f"{path}: line {number}: its path is not after the one before, or its size is negative; {REMEDY}"
+                f"{path}: line {line_number}: its path is not after the one before, or its size is negative; {REMEDY}"
             )
-        previous, total = file["path"], total + file["bytes"]
+        previous_path, total = file["path"], total + file["bytes"]
         yield file["path"], file["bytes"]
-    if (number, total) != (inputs["files"], inputs["input_bytes"]):
+    if (line_number, total) != (inputs["files"], inputs["input_bytes"]):
         raise DatasetError(
-            f"{path}: names {number} files of {total} bytes, but the manifest specifies {inputs['files']} of "
+            f"{path}: names {line_number} files of {total} bytes, but the manifest specifies {inputs['files']} of "
             f"{inputs['input_bytes']}; {REMEDY}"
         )

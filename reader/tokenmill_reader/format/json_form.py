@@ -37,11 +37,13 @@ class Optional:
 def mismatches(value: Any, form: Any, place: str) -> Iterator[str]:
     """Yields a message for each part of a value that does not match its form. `place` names the value."""
     if isinstance(form, dict) and isinstance(value, dict):
-        for key, part in form.items():
+        for key, value_form in form.items():
             name = f"{place}.{key}" if place else key
             if key in value:
-                yield from mismatches(value[key], part.form if isinstance(part, Optional) else part, name)
-            elif not isinstance(part, Optional):
+                yield from mismatches(
+                    value[key], value_form.form if isinstance(value_form, Optional) else value_form, name
+                )
+            elif not isinstance(value_form, Optional):
                 yield f"{name} is missing"
     elif isinstance(form, list) and isinstance(value, list):
         if len(form) > 1 and len(value) != len(form):
@@ -62,7 +64,7 @@ def _all_fit(values: list, form: Any) -> bool:
 
 def _fits(value: Any, form: Any) -> bool:
     if isinstance(form, tuple):
-        return any(next(mismatches(value, one, ""), None) is None for one in form)
+        return any(next(mismatches(value, alternative, ""), None) is None for alternative in form)
     if isinstance(form, re.Pattern):
         return isinstance(value, str) and form.fullmatch(value) is not None
     if isinstance(form, range):

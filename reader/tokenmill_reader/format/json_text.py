@@ -26,16 +26,16 @@ def parse_own_json(data: bytes | str) -> Any:
 
 
 def parse_own_list(data: bytes) -> list[Any]:
-    """Does what `parse_own_json` does, in half the time for a list of flat objects.
+    """Like `parse_own_json`, in half the time for a list of flat objects.
 
     Each key is followed by a colon. So if there are no more colons than keys in the result, no key occurs twice.
 
     Raises:
         ValueError: As `parse_own_json`.
     """
-    found = _parse(data, parse_constant=_refuse_constant)
-    if {dict}.issuperset(map(type, found)) and data.count(b":") == sum(map(len, found)):
-        return found
+    items = _parse(data, parse_constant=_refuse_constant)
+    if {dict}.issuperset(map(type, items)) and data.count(b":") == sum(map(len, items)):
+        return items
     return parse_own_json(data)
 
 
@@ -47,11 +47,11 @@ def _parse(data: bytes | str, **hooks: Any) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         names = [name for name, _ in pairs]
         raise ValueError(f"the key {max(names, key=names.count)!r} occurs twice")
-    return found
+    return members
 
 
 def _refuse_constant(name: str) -> None:

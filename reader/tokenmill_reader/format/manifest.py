@@ -1,6 +1,6 @@
 """The manifest of a split: parsing and writing its bytes. `manifest_form.py` checks its content.
 
-That of 200,000 shards has 40 MB, so the shards are parsed in pieces and kept as arrays.
+A manifest of 200,000 shards has 40 MB, so the shards are parsed in pieces and kept as arrays.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ FORMAT = "tokenmill-dataset"
 VERSION = 3
 
 _CHECKSUM_LINE = re.compile(rb'\n  "checksum": .*(?=\n)')  # begins with text, since `^` would be slow
-_BEFORE, _AFTER = b'\n  "shards": [\n', b"\n  ]"
-_AT_ONCE = 1 << 20
+_SHARDS_START, _SHARDS_END = b'\n  "shards": [\n', b"\n  ]"
+_PIECE_BYTES = 1 << 20
 _HEX_DIGITS = {"crc32c": 8, "rows_checksum": 16, "offsets_crc32c": 8, "index_crc32c": 8}
 
 
@@ -36,9 +36,9 @@ class ShardList(Sequence[dict[str, Any]]):
         self.names = names
         self.records = records
         self.sizes = sizes
-        """The bytes of each."""
+        """The size of each shard in bytes."""
         self.sums = checksums
-        """Those checksums that the entries have, by their keys, uint64[shards]."""
+        """The checksums that the entries have, by their keys, uint64[shards]."""
 
     @property
     def checksums(self) -> np.ndarray | None:
@@ -75,7 +75,7 @@ def parse_manifest(data: bytes, path: str) -> dict[str, Any]:
 
     Returns:
         Its content. `shards` is a `ShardList` if each is an object with a name, a number of records and a size, and
-        either all or none have each checksum. Else it is what the manifest has.
+        either all or none have each checksum. Otherwise it is the value in the manifest.
 
     Raises:
         DatasetError: If it is not JSON, or not of this version.
@@ -86,10 +86,12 @@ def parse_manifest(data: bytes, path: str) -> dict[str, Any]:
         raise DatasetError(
             f"{path}: broken JSON ({str(error)[:200]}); it may be truncated: {REMEDY}"
         ) from error
-    found = (manifest.get("format"), manifest.get("version")) if isinstance(manifest, dict) else (None, None)
-    if found[0] != FORMAT or type(found[1]) is not int or found[1] != VERSION:
+    declared = (
+        (manifest.get("format"), manifest.get("version")) if isinstance(manifest, dict) else (None, None)
+    )
+    if declared[0] != FORMAT or type(declared[1]) is not int or declared[1] != VERSION:
         raise DatasetError(
-            f"{path}: format and version are {found[0]!r:.80} and {found[1]!r:.80}; this program supports "
+            f"{path}: format and version are {declared[0]!r:.80} and {declared[1]!r:.80}; this program supports "
             f"{FORMAT!r}, {VERSION}; prepare the dataset again, or install a newer release"
         )
     return manifest
@@ -97,12 +99,12 @@ def parse_manifest(data: bytes, path: str) -> dict[str, Any]:
 
 def _parse(data: bytes) -> Any:
     # `prepare` writes one line for each shard. Parsing these in pieces never has all of their dicts in memory.
-    first = data.find(_BEFORE)
-    end = data.find(_AFTER, first + len(_BEFORE))
-    if first >= 0 and end >= 0:
+    start = data.find(_SHARDS_START)
+    end = data.find(_SHARDS_END, start + len(_SHARDS_START))
+    if start >= 0 and end >= 0:
         try:
-            manifest = parse_own_json(data[:first] + b'\n  "shards": []' + data[end + len(_AFTER) :])
-            shards = _collect(_pieces(data, first + len(_BEFORE), end))
+            manifest = parse_own_json(data[:start] + b'\n  "shards": []' + data[end + len(_SHARDS_END) :])
+            shards = _collect(_pieces(data, start + len(_SHARDS_START), end))
             if shards is not None and manifest.get("shards") == []:
                 return manifest | {"shards": shards}
         except ValueError:  # formatted by another program
@@ -113,13 +115,13 @@ def _parse(data: bytes) -> Any:
     return manifest if collected is None else manifest | {"shards": collected}
 
 
-def _pieces(data: bytes, first: int, end: int) -> Iterator[list[Any]]:
+def _pieces(data: bytes, start: int, end: int) -> Iterator[list[Any]]:
     """Yields the items of a list, which has an item on each line of data[first:end], in pieces of about 1 MiB."""
-    while first < end:
-        cut = data.find(b",\n", min(first + _AT_ONCE, end), end)
-        cut = end if cut < 0 else cut
-        yield parse_own_list(b"[" + data[first:cut] + b"]")
-        first = cut + 2
+    while start < end:
+        piece_end = data.find(b",\n", min(start + _PIECE_BYTES, end), end)
+        piece_end = end if piece_end < 0 else piece_end
+        yield parse_own_list(b"[" + data[start:piece_end] + b"]")
+        start = piece_end + 2
 
 
 def _collect(pieces: Iterable[list[Any]]) -> ShardList | None:
@@ -133,22 +135,24 @@ def _collect(pieces: Iterable[list[Any]]) -> ShardList | None:
         try:
             names.extend([shard["name"] for shard in piece])
             for key, values in numbers.items():
-                found = [shard[key] for shard in piece]
-                if not {int}.issuperset(map(type, found)):
+                column = [shard[key] for shard in piece]
+                if not {int}.issuperset(map(type, column)):
                     return None
-                values.extend(found)
+                values.extend(column)
             for key, parts in sums.items():
                 parts.append(_from_hex([shard[key] for shard in piece if key in shard], _HEX_DIGITS[key]))
         except (KeyError, OverflowError, ValueError):
             return None
-    whole = {key: np.concatenate(parts) for key, parts in sums.items() if any(map(len, parts))}
-    if not {str}.issuperset(map(type, names)) or any(len(values) != len(names) for values in whole.values()):
+    checksums = {key: np.concatenate(parts) for key, parts in sums.items() if any(map(len, parts))}
+    if not {str}.issuperset(map(type, names)) or any(
+        len(values) != len(names) for values in checksums.values()
+    ):
         return None
-    return ShardList(names, numbers["records"], numbers["bytes"], whole)
+    return ShardList(names, numbers["records"], numbers["bytes"], checksums)
 
 
 def _from_hex(texts: list[Any], digits: int) -> np.ndarray:
-    """Converts numbers of so many lower-case hex digits to uint64[numbers].
+    """Converts numbers of `digits` lower-case hex digits to uint64[numbers].
 
     Raises:
         ValueError: If one has another form.

@@ -53,7 +53,7 @@ _SHARD = {
     "rows_checksum": Optional(HEX_16),
 }
 
-# What reading the rows needs, besides the shards.
+# The entries that reading the rows needs, besides the shards.
 _ROWS_FORM = {
     "split": SPLIT_NAME,
     "splits": [SPLIT_NAME],
@@ -65,7 +65,7 @@ _ROWS_FORM = {
     "fingerprint": HEX_64,
 }
 
-_WHOLE_FORM = {
+_MANIFEST_FORM = {
     **_ROWS_FORM,
     "shard_size": (_POSITIVE, None),
     "seed": NUMBER,
@@ -113,14 +113,14 @@ STATISTICS_FORM = {
 
 
 def rows_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
-    """Yields a message for each defect in what reading the rows needs."""
-    form = [*mismatches(manifest, _ROWS_FORM, ""), *_shard_form_defects(manifest, {})]
-    yield from form or _rows_value_defects(manifest)
+    """Yields a message for each defect in the entries that reading the rows needs."""
+    form_messages = [*mismatches(manifest, _ROWS_FORM, ""), *_shard_form_defects(manifest, {})]
+    yield from form_messages or _rows_value_defects(manifest)
 
 
 def form_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
     """Yields a message for each deviation of a manifest from its form."""
-    yield from mismatches(manifest, _WHOLE_FORM, "")
+    yield from mismatches(manifest, _MANIFEST_FORM, "")
     required = {"crc32c": HEX_8, "rows_checksum": HEX_16}
     for output_format, second_file in (("tfrecord", "offsets_crc32c"), ("megatron", "index_crc32c")):
         if output_format_of(manifest) == output_format:
@@ -147,22 +147,24 @@ def value_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _shard_form_defects(manifest: Mapping[str, Any], required: Mapping[str, Any]) -> Iterator[str]:
-    """Checks the form of the shards, of which each must have the `required` keys, and what depends on their format."""
+    """Checks the form of the shards, each of which must have the `required` keys, and whether `max_length` allows their
+    format.
+    """
     output_format, shards = output_format_of(manifest), manifest.get("shards")
-    if not (isinstance(shards, ShardList) and _have_form(shards, required)):
+    if not (isinstance(shards, ShardList) and _all_have_form(shards, required)):
         entries = [*shards] if isinstance(shards, ShardList) else shards
-        found = {"shards": entries} if "shards" in manifest else {}
-        yield from mismatches(found, {"shards": [{**_SHARD, **required}]}, "")
+        shards_entry = {"shards": entries} if "shards" in manifest else {}
+        yield from mismatches(shards_entry, {"shards": [{**_SHARD, **required}]}, "")
         for key in _SHARD if isinstance(entries, list) else ():
-            have = sum(isinstance(entry, dict) and key in entry for entry in entries)
-            if 0 < have < len(entries):
-                yield f"only {have} of the {len(entries)} shards have the key {key}"
-    of_documents = manifest.get("max_length", 0) is None
-    if "max_length" in manifest and output_format not in (DOCUMENT_FORMATS if of_documents else ROW_FORMATS):
+            count = sum(isinstance(entry, dict) and key in entry for entry in entries)
+            if 0 < count < len(entries):
+                yield f"only {count} of the {len(entries)} shards have the key {key}"
+    has_documents = manifest.get("max_length", 0) is None
+    if "max_length" in manifest and output_format not in (DOCUMENT_FORMATS if has_documents else ROW_FORMATS):
         yield f"max_length is {manifest['max_length']!r:.80}, which is impossible for {output_format!r:.80}"
 
 
-def _have_form(shards: ShardList, required: Iterable[str]) -> bool:
+def _all_have_form(shards: ShardList, required: Iterable[str]) -> bool:
     """Whether all shards have the form of `_SHARD`, and the `required` checksums, without a loop over their entries."""
     return (
         shards.sums.keys() >= set(required)
@@ -186,10 +188,10 @@ def _rows_value_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
     if manifest["num_records"] != records:
         yield f"num_records is {manifest['num_records']}, but its shards have {records} records"
     split, output_format = manifest["split"], output_format_of(manifest)
-    expected = [
+    expected_names = [
         shard_name(split, number, count, output_format) for number, count in enumerate(shards.records)
     ]
-    if shards.names != expected:
-        for number, (name, right) in enumerate(zip(shards.names, expected, strict=True)):
-            if name != right:
-                yield f"shards[{number}] is named {name!r}, not {right!r}"
+    if shards.names != expected_names:
+        for number, (name, expected_name) in enumerate(zip(shards.names, expected_names, strict=True)):
+            if name != expected_name:
+                yield f"shards[{number}] is named {name!r}, not {expected_name!r}"

@@ -25,7 +25,7 @@ def cuts(draw: st.DrawFn) -> tuple[bytes, list[int], int]:
 
 def in_blocks(block_bytes: int, file: BinaryIO, start: int, end: int | None) -> list[tuple[int, bytes]]:
     """Returns what `whole_lines` yields if it reads so many bytes at a time."""
-    with mock.patch.object(lines, "_BLOCK", block_bytes):
+    with mock.patch.object(lines, "_BLOCK_BYTES", block_bytes):
         return list(whole_lines(file, start, end))
 
 

@@ -41,7 +41,7 @@ def expected(content: bytes) -> list[tuple[int, bytes]]:
 
 def in_blocks(block_bytes: int, content: bytes, start: int, end: int | None) -> list[tuple[int, bytes]]:
     """Returns the paragraphs that are found by reading so many bytes at a time."""
-    with mock.patch.object(lines, "_BLOCK", block_bytes):
+    with mock.patch.object(lines, "_BLOCK_BYTES", block_bytes):
         return [entry for some in paragraphs(io.BytesIO(content), start, end) for entry in some]
 
 

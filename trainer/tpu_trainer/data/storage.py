@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tokenmill_reader.errors import DatasetError
-from tokenmill_reader.files import Listed
+from tokenmill_reader.files import FileInfo
 from tpu_trainer.support import files
 
 
@@ -19,12 +19,12 @@ class UrlFolder:
     def __init__(self, path: str) -> None:
         self.path = path.rstrip("/")
 
-    def list_files(self, *, sizes: bool) -> Mapping[str, Listed]:
+    def list_files(self, *, sizes: bool) -> Mapping[str, FileInfo]:
         found = files.list_files(self.path)
         if not found:
             raise DatasetError(f"{self.path}: no such folder; give the folder of a split, such as OUT/train")
         return {
-            name: Listed(info.size, None if info.crc32c is None else int(info.crc32c, 16))
+            name: FileInfo(info.size, None if info.crc32c is None else int(info.crc32c, 16))
             for name, info in found.items()
         }
 
