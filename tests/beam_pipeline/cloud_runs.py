@@ -26,9 +26,9 @@ TRAINING = [
 MIXED = arguments_of("gs://data/mixed/*", "gs://data/trained", OUT)
 
 
-def arguments(output: Path | str, *more: str) -> list[str]:
+def arguments(output: Path | str, *options: str) -> list[str]:
     size = ["--shard_size", "150"]
-    return arguments_of("gs://data/corpus/*.txt", "gs://data/tokenizer", output, *OPTIONS, *size, *more)
+    return arguments_of("gs://data/corpus/*.txt", "gs://data/tokenizer", output, *OPTIONS, *size, *options)
 
 
 def objects(corpus: Path, tokenizer: Path, documents: list[str]) -> dict[str, bytes]:

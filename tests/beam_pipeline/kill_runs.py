@@ -33,8 +33,8 @@ from tokenmill_reader.format.names import MANIFEST
 
 def run(arguments: list[str], log: Path, kill_at: int | None = None) -> int | None:
     """Runs the verb in a child and returns the child's exit status. It is negative if a signal ended the child."""
-    strike = None if kill_at is None else partial(kill_at_change, kill_at)
-    return Child(arguments, log, prepare=strike).wait().status
+    kill_child = None if kill_at is None else partial(kill_at_change, kill_at)
+    return Child(arguments, log, prepare=kill_child).wait().status
 
 
 def kill_at_change(number: int) -> None:
@@ -42,14 +42,14 @@ def kill_at_change(number: int) -> None:
     calls = 0
 
     def killing(change):
-        def changed(*arguments):
+        def count_change(*arguments):
             nonlocal calls
             calls += 1
             if calls == number:
                 os.kill(os.getpid(), signal.SIGKILL)
             return change(*arguments)
 
-        return changed
+        return count_change
 
     filesystem.rename = killing(filesystem.rename)
     filesystem._move_to_new = killing(filesystem._move_to_new)
@@ -59,37 +59,37 @@ def kill_at_change(number: int) -> None:
 
 def main() -> None:
     remember_signatures()
-    folder, every, *arguments = sys.argv[1:]
+    folder, step, *arguments = sys.argv[1:]
     output, log = Path(folder, "out"), Path(folder, "log")
     log.mkdir()
     filled = [argument.replace("{OUT}", str(output)) for argument in arguments]
     if run(filled, log):
         raise SystemExit("the undisturbed run failed")
     expected = content(output)
-    wrong: list[str] = []
+    failures: list[str] = []
     kills = 0
     while True:
         shutil.rmtree(output)
-        change = (kills + 1) * int(every)
+        change = (kills + 1) * int(step)
         status = run(filled, log, change)
         if status == 0:
-            print(json.dumps({"kills": kills, "wrong": wrong}))
+            print(json.dumps({"kills": kills, "wrong": failures}))
             return
         kills += 1
         if status != -signal.SIGKILL:
-            wrong.append(f"change {change}: the run ended with status {status}")
+            failures.append(f"change {change}: the run ended with status {status}")
         manifests = list(output.glob(f"*/{MANIFEST}"))
         for manifest in manifests:
             # In a child, too: a library that has read a shard may have threads, and must not be forked then.
-            ended = Child(["verify", str(manifest.parent)], log).wait()
-            if ended.status:
-                wrong.append(f"change {change}: {ended.out}{ended.err}")
+            verify_result = Child(["verify", str(manifest.parent)], log).wait()
+            if verify_result.status:
+                failures.append(f"change {change}: {verify_result.out}{verify_result.err}")
         resume = ["--resume"] if kills % 2 or len(manifests) == 2 else []
         if run([*filled, *resume], log):
-            wrong.append(f"change {change}: the next run failed")
+            failures.append(f"change {change}: the next run failed")
         elif content(output) != expected:
             names = sorted(set(content(output)) ^ set(expected)) or "the same names"
-            wrong.append(f"change {change}: the next run {resume} wrote other bytes ({names})")
+            failures.append(f"change {change}: the next run {resume} wrote other bytes ({names})")
 
 
 if __name__ == "__main__":

@@ -34,11 +34,11 @@ def read(prefix: Path) -> list[list[int]]:
     code, sequences, documents = struct.unpack_from("<BQQ", index, 17)
     lengths = np.frombuffer(index, np.int32, sequences, 34)
     pointers = np.frombuffer(index, np.int64, sequences, 34 + lengths.nbytes)
-    ends = np.frombuffer(index, np.int64, documents, 34 + lengths.nbytes + pointers.nbytes)
+    document_ends = np.frombuffer(index, np.int64, documents, 34 + lengths.nbytes + pointers.nbytes)
     data, kind = prefix.with_suffix(".bin").read_bytes(), np.dtype({8: np.uint16, 4: np.int32}[code])
-    found = []
-    for first, end in pairwise(ends):
-        found.append([])
+    documents_of_pair = []
+    for first, end in pairwise(document_ends):
+        documents_of_pair.append([])
         for length, pointer in zip(lengths[first:end], pointers[first:end], strict=True):
-            found[-1] += np.frombuffer(data, kind, length, pointer).tolist()
-    return found
+            documents_of_pair[-1] += np.frombuffer(data, kind, length, pointer).tolist()
+    return documents_of_pair

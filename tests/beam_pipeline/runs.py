@@ -31,7 +31,7 @@ def without_manifests(folder: Path) -> dict[str, bytes]:
 
 def defects(dataset: Path | str) -> list[str]:
     """Returns the defects that `verify` finds in all splits."""
-    return [defect for _, found in check_dataset(str(dataset)) for defect in found]
+    return [defect for _, split_defects in check_dataset(str(dataset)) for defect in split_defects]
 
 
 def fail_before_the_manifests(*_: object, **__: object) -> None:
@@ -41,18 +41,18 @@ def fail_before_the_manifests(*_: object, **__: object) -> None:
 
 def of_session(leader: int) -> list[int]:
     """Returns the running processes of a session, without zombies."""
-    found = []
+    pids = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
             if state != "Z" and int(session) == leader:
-                found.append(int(stat.parent.name))
-    return found
+                pids.append(int(stat.parent.name))
+    return pids
 
 
 def wait_for_the_end(leader: int) -> None:
     """Waits until no process of a session is left; killed ones take a moment to go."""
     deadline = time.monotonic() + 60
-    while left := of_session(leader):
-        assert time.monotonic() < deadline, f"processes {left} are left"
+    while pids := of_session(leader):
+        assert time.monotonic() < deadline, f"processes {pids} are left"
         time.sleep(0.02)

@@ -32,25 +32,25 @@ def help_of(verb: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_the_installed_command_lists_every_verb_in_a_line() -> None:
-    alone, asked = run(str(INSTALLED)), run(str(INSTALLED), "--help")
-    assert (alone.returncode, asked.returncode) == (2, 0)
-    assert alone.stderr == asked.stdout
-    assert asked.stdout.startswith("usage: tokenmill VERB")
-    lines = dict(re.findall(r"^  (\S+) +(.+)$", asked.stdout, re.MULTILINE))
+    without_verb, with_help = run(str(INSTALLED)), run(str(INSTALLED), "--help")
+    assert (without_verb.returncode, with_help.returncode) == (2, 0)
+    assert without_verb.stderr == with_help.stdout
+    assert with_help.stdout.startswith("usage: tokenmill VERB")
+    lines = dict(re.findall(r"^  (\S+) +(.+)$", with_help.stdout, re.MULTILINE))
     assert list(lines) == list(VERBS)
-    assert all(len(line) < 120 for line in asked.stdout.splitlines())
+    assert all(len(line) < 120 for line in with_help.stdout.splitlines())
 
 
 def test_a_word_that_is_not_a_verb_is_named_with_the_verb_that_was_meant(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for word, named in (
+    for word, suggestion in (
         ("prepair", "'prepair' is not a verb; did you mean prepare?"),
         ("zzz", "'zzz' is not a verb"),
     ):
         monkeypatch.setattr("sys.argv", ["tokenmill", word])
         assert __main__.main() == 2
-        assert capsys.readouterr().err.endswith(f"{named}\n")
+        assert capsys.readouterr().err.endswith(f"{suggestion}\n")
     monkeypatch.setattr("sys.argv", ["tokenmill", "--version"])
     assert __main__.main() == 0
     assert capsys.readouterr().out == f"tokenmill {__version__}\n"
@@ -59,22 +59,22 @@ def test_a_word_that_is_not_a_verb_is_named_with_the_verb_that_was_meant(
 def test_a_misspelt_option_is_named_with_the_option_that_was_meant(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    needed = ["--input", "a", "--tokenizer", "t", "--output", "o"]
-    for verb, argv, meant in (
+    required_options = ["--input", "a", "--tokenizer", "t", "--output", "o"]
+    for verb, argv, suggestion in (
         (
             "prepare",
-            [*needed, "--max_lenght", "9"],
+            [*required_options, "--max_lenght", "9"],
             "--max_lenght: .*; did you mean --max_length[?]; see --help",
         ),
         ("verify", ["o", "--runer", "x"], "--runer: neither this verb nor Beam has it; see --help"),
     ):
         assert __main__.run(verb, argv) == 2
-        assert re.search(f"unknown option {meant}", capsys.readouterr().err)
+        assert re.search(f"unknown option {suggestion}", capsys.readouterr().err)
 
 
 def test_python_m_names_itself_in_its_usage() -> None:
-    asked = run(sys.executable, "-m", "beam_pipeline", "verify", "--help")
-    assert asked.stdout.startswith("usage: python -m beam_pipeline verify OUT [options]")
+    result = run(sys.executable, "-m", "beam_pipeline", "verify", "--help")
+    assert result.stdout.startswith("usage: python -m beam_pipeline verify OUT [options]")
 
 
 def test_help_imports_no_heavy_library() -> None:
@@ -104,8 +104,8 @@ def test_beam_is_imported_without_unused_libraries_which_can_be_imported_later()
         "from apache_beam.io.filesystems import FileSystems; print(FileSystems.get_filesystem('gs://a/b').scheme()); "
         "import pandas, apache_beam.io.gcp.bigquery; print(pandas.__name__)"
     )
-    asked = run(sys.executable, "-c", code)
-    assert (asked.stdout, asked.stderr) == ("set()\ngs\npandas\n", "")
+    result = run(sys.executable, "-c", code)
+    assert (result.stdout, result.stderr) == ("set()\ngs\npandas\n", "")
 
 
 def test_a_run_searches_for_no_garbage_at_its_end() -> None:
@@ -142,8 +142,8 @@ def test_the_examples_in_the_help_are_valid_commands(verb: str) -> None:
     for line in lines:
         words = shlex.split(line)
         assert words[0] == verb
-        _, left = parse(VERBS[verb], words[1:])
-        assert left == []
+        _, unknown_options = parse(VERBS[verb], words[1:])
+        assert unknown_options == []
 
 
 def test_the_reference_page_is_up_to_date() -> None:
@@ -156,9 +156,18 @@ def test_the_reference_page_tells_which_options_belong_to_the_fingerprint() -> N
     prepare = options_page.page().partition("\n## prepare\n")[2].partition("\n## ")[0]
     rows = dict(re.findall(r"^\| `(--\w+).*\| (✓)? \|$", prepare, re.MULTILINE))
     assert len(rows) == len(options_of(PrepareConfig))
-    without = {"dataset_cache", "max_bad_ratio", "engine", "output", "analyze", "overwrite", "resume", "wait"}
-    without |= {"estimate", "prices", "skip_memory_check"}
-    assert {name.removeprefix("--") for name, mark in rows.items() if not mark} == without
+    expected = {
+        "dataset_cache",
+        "max_bad_ratio",
+        "engine",
+        "output",
+        "analyze",
+        "overwrite",
+        "resume",
+        "wait",
+    }
+    expected |= {"estimate", "prices", "skip_memory_check"}
+    assert {name.removeprefix("--") for name, mark in rows.items() if not mark} == expected
 
 
 @pytest.mark.parametrize(
@@ -194,7 +203,9 @@ def test_an_empty_path_is_not_taken_for_the_current_folder(verb: str, argv: list
 
 
 def test_unknown_options_are_left_to_beam_and_not_abbreviated() -> None:
-    needed = ["--input", "a", "--tokenizer", "t", "--output", "o"]
-    config, left = parse(PrepareConfig, [*needed, "--runner", "DirectRunner", "--max_len", "9"])
-    assert left == ["--runner", "DirectRunner", "--max_len", "9"]
+    required_options = ["--input", "a", "--tokenizer", "t", "--output", "o"]
+    config, beam_options = parse(
+        PrepareConfig, [*required_options, "--runner", "DirectRunner", "--max_len", "9"]
+    )
+    assert beam_options == ["--runner", "DirectRunner", "--max_len", "9"]
     assert config.max_length == 512

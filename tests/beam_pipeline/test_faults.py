@@ -34,35 +34,35 @@ OPTIONS += ["--shard_size", "150"]
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory, corpus: Path, tokenizer_folder: Path) -> dict[str, bytes]:
+def undisturbed_content(tmp_path_factory, corpus: Path, tokenizer_folder: Path) -> dict[str, bytes]:
     out = tmp_path_factory.mktemp("undisturbed") / "out"
     prepare.main(arguments(corpus, tokenizer_folder, out, *OPTIONS))
     return content(out)
 
 
-@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.wide)])
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.wide)])
 def test_killed_at_changes_of_the_file_system(
-    tmp_path: Path, documents: list[str], tokenizer_folder: Path, every: int
+    tmp_path: Path, documents: list[str], tokenizer_folder: Path, step: int
 ):
-    small = tmp_path / "small.txt"
-    small.write_text("\n".join(documents[:60]), encoding="utf-8")
-    few = ("--unit_bytes", "8000", "--shard_size", "1200")  # each unit and each shard is a few kills
-    command = [sys.executable, "-m", "tests.beam_pipeline.kill_runs", str(tmp_path), str(every), "prepare"]
-    command += arguments(small, tokenizer_folder, "{OUT}", *OPTIONS, *few)
+    small_corpus = tmp_path / "small.txt"
+    small_corpus.write_text("\n".join(documents[:60]), encoding="utf-8")
+    small_sizes = ("--unit_bytes", "8000", "--shard_size", "1200")  # each unit and each shard is a few kills
+    command = [sys.executable, "-m", "tests.beam_pipeline.kill_runs", str(tmp_path), str(step), "prepare"]
+    command += arguments(small_corpus, tokenizer_folder, "{OUT}", *OPTIONS, *small_sizes)
     report = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     assert report["wrong"] == []
-    assert report["kills"] > 15 / every
+    assert report["kills"] > 15 / step
 
 
 def test_a_killed_worker_ends_the_run_with_a_word_and_the_rest_can_be_resumed(
-    tmp_path: Path, corpus: Path, tokenizer_folder: Path, undisturbed: dict[str, bytes]
+    tmp_path: Path, corpus: Path, tokenizer_folder: Path, undisturbed_content: dict[str, bytes]
 ):
     out = tmp_path / "out"
-    given = arguments(corpus, tokenizer_folder, out, *OPTIONS)
+    command = arguments(corpus, tokenizer_folder, out, *OPTIONS)
     workers = ["--direct_running_mode", "multi_processing", "--direct_num_workers", "2"]
     without_programs = {**os.environ, "PATH": str(tmp_path)}  # as in an image that has no `ps`
     run = subprocess.Popen(
-        [*PROGRAM, *given, *workers], stderr=subprocess.PIPE, start_new_session=True, env=without_programs
+        [*PROGRAM, *command, *workers], stderr=subprocess.PIPE, start_new_session=True, env=without_programs
     )
     try:
         while not list(out.glob("_staging/*/plan.jsonl")):
@@ -85,67 +85,67 @@ def test_a_killed_worker_ends_the_run_with_a_word_and_the_rest_can_be_resumed(
     assert b"Traceback" not in errors
     wait_for_the_end(run.pid)
     assert not list(out.glob("*/manifest.json"))
-    prepare.main([*given, "--resume"])
-    assert content(out) == undisturbed
+    prepare.main([*command, "--resume"])
+    assert content(out) == undisturbed_content
 
 
 def test_a_full_disk_is_said_and_the_rest_can_be_resumed(
-    tmp_path: Path, corpus: Path, tokenizer_folder: Path, undisturbed: dict[str, bytes], capsys
+    tmp_path: Path, corpus: Path, tokenizer_folder: Path, undisturbed_content: dict[str, bytes], capsys
 ):
     disk = tmp_path / "disk"
     disk.mkdir()
-    whole = sum(map(len, undisturbed.values()))
-    size = int(whole * 0.7) // 4096 * 4096
+    total_bytes = sum(map(len, undisturbed_content.values()))
+    size = int(total_bytes * 0.7) // 4096 * 4096
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)]
-    mounted = subprocess.run(mount, capture_output=True)
-    if mounted.returncode:
-        pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode().strip()}")
+    mount_result = subprocess.run(mount, capture_output=True)
+    if mount_result.returncode:
+        pytest.skip(f"no file system can be mounted here: {mount_result.stderr.decode().strip()}")
     try:
-        given = arguments(corpus, tokenizer_folder, disk / "out", *OPTIONS)
-        assert __main__.run("prepare", given) == 1
-        last = capsys.readouterr().err.splitlines()[-1]
-        assert last.startswith("prepare: ") and "No space left on device" in last
+        command = arguments(corpus, tokenizer_folder, disk / "out", *OPTIONS)
+        assert __main__.run("prepare", command) == 1
+        last_line = capsys.readouterr().err.splitlines()[-1]
+        assert last_line.startswith("prepare: ") and "No space left on device" in last_line
         assert not list(disk.glob("out/*/manifest.json"))
         assert not list(disk.glob("out/_staging/*/temporary/*"))  # no half of a shard
         subprocess.run(["mount", "-o", "remount,size=100m", str(disk)], check=True)
-        prepare.main([*given, "--resume"])
-        assert content(disk / "out") == undisturbed
+        prepare.main([*command, "--resume"])
+        assert content(disk / "out") == undisturbed_content
     finally:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
 def test_damaged_shards_are_noticed_and_made_again(
-    tmp_path: Path, corpus: Path, tokenizer_folder: Path, undisturbed: dict[str, bytes]
+    tmp_path: Path, corpus: Path, tokenizer_folder: Path, undisturbed_content: dict[str, bytes]
 ):
     out = tmp_path / "out"
-    for name, data in undisturbed.items():
+    for name, data in undisturbed_content.items():
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / name).write_bytes(data)
-    _, corrupted, deleted, *_ = sorted((out / "train").glob("*.tfrecord"))
-    corrupted.write_bytes(corrupted.read_bytes()[:-1] + b"x")
-    deleted.unlink()
-    found = " ".join(defects(out))
-    assert corrupted.name in found and deleted.name in found
+    _, corrupted_shard, deleted_shard, *_ = sorted((out / "train").glob("*.tfrecord"))
+    corrupted_shard.write_bytes(corrupted_shard.read_bytes()[:-1] + b"x")
+    deleted_shard.unlink()
+    messages = " ".join(defects(out))
+    assert corrupted_shard.name in messages and deleted_shard.name in messages
     prepare.main(arguments(corpus, tokenizer_folder, out, *OPTIONS, "--overwrite"))
-    assert content(out) == undisturbed
+    assert content(out) == undisturbed_content
 
 
 def test_a_resumed_run_completes_missing_and_damaged_offsets(
     tmp_path: Path,
     corpus: Path,
     tokenizer_folder: Path,
-    undisturbed: dict[str, bytes],
+    undisturbed_content: dict[str, bytes],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    given = arguments(corpus, tokenizer_folder, tmp_path / "out", *OPTIONS)
+    command = arguments(corpus, tokenizer_folder, tmp_path / "out", *OPTIONS)
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="stopped before the manifests"):
         patch.setattr("beam_pipeline.steps.write.commit", fail_before_the_manifests)
-        prepare.main(given)
-    missing, damaged, *_ = sorted((tmp_path / "out" / "train" / "offsets").iterdir())
-    missing.unlink()
-    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
-    prepare.main([*given, "--resume"])
-    assert content(tmp_path / "out") == undisturbed
+        prepare.main(command)
+    missing_file, damaged_file, *_ = sorted((tmp_path / "out" / "train" / "offsets").iterdir())
+    missing_file.unlink()
+    damaged_file.write_bytes(damaged_file.read_bytes()[:-1] + b"x")
+    prepare.main([*command, "--resume"])
+    assert content(tmp_path / "out") == undisturbed_content
 
 
 @pytest.mark.parametrize(
@@ -167,14 +167,14 @@ def test_a_step_that_lost_the_lock_of_its_run_publishes_nothing_more(
 ):
     step_before = getattr(step, name)
 
-    def lose_the_lock(*given: object, **options: object) -> object:
+    def lose_the_lock(*args: object, **options: object) -> object:
         (tmp_path / "out" / "_staging" / "run.lock").unlink(missing_ok=True)
-        return step_before(*given, **options)
+        return step_before(*args, **options)
 
     monkeypatch.setattr(step, name, lose_the_lock)
-    given = arguments(corpus, tokenizer_folder, tmp_path / "out", *OPTIONS, "--dedup", "exact")
+    command = arguments(corpus, tokenizer_folder, tmp_path / "out", *OPTIONS, "--dedup", "exact")
     with pytest.raises(DataError, match="so this run stops"):
-        prepare.main(given)
+        prepare.main(command)
     assert not list(tmp_path.glob(f"out/_staging/*/units/{files}"))
 
 
@@ -183,7 +183,7 @@ def test_a_job_that_fails_after_the_commit_has_finished_the_dataset(
     tmp_path: Path,
     corpus: Path,
     tokenizer_folder: Path,
-    undisturbed: dict[str, bytes],
+    undisturbed_content: dict[str, bytes],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
@@ -202,5 +202,5 @@ def test_a_job_that_fails_after_the_commit_has_finished_the_dataset(
     assert "the job failed after it had finished the dataset: " in caplog.text
     assert "the plan is gone" in caplog.text
     assert "train: " in capsys.readouterr().out
-    assert content(out) == undisturbed
+    assert content(out) == undisturbed_content
     assert not (out / "_staging").exists()

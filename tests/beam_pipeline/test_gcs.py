@@ -36,7 +36,7 @@ def gcs(gcs: Gcs, corpus: Path, tokenizer_folder: Path, documents: list[str]) ->
 
 
 @pytest.fixture
-def undisturbed(gcs: Gcs, tmp_path: Path) -> dict[str, bytes]:
+def undisturbed_content(gcs: Gcs, tmp_path: Path) -> dict[str, bytes]:
     """The same dataset in a local folder."""
     out = tmp_path / "out"
     prepare.main(arguments(out))
@@ -44,45 +44,47 @@ def undisturbed(gcs: Gcs, tmp_path: Path) -> dict[str, bytes]:
 
 
 def test_with_errors_and_cut_connections_every_byte_is_as_on_a_local_disk(
-    gcs: Gcs, undisturbed: dict[str, bytes], capsys: pytest.CaptureFixture
+    gcs: Gcs, undisturbed_content: dict[str, bytes], capsys: pytest.CaptureFixture
 ):
     gcs.faults = FAULTS
     prepare.main(arguments(OUT))
-    assert gcs.below(OUT) == undisturbed
+    assert gcs.below(OUT) == undisturbed_content
     assert gcs.failures > 30
     assert defects(OUT) == []
     inspection.main([OUT, "--record", "validation:0:3"])
     assert "gs://data/corpus/" in capsys.readouterr().out
     prepare.main(arguments(OUT, "--resume"))
     assert "nothing to do" in capsys.readouterr().out
-    assert gcs.below(OUT) == undisturbed
+    assert gcs.below(OUT) == undisturbed_content
 
 
 @pytest.mark.parametrize("output_format", ["parquet", pytest.param("arrayrecord", marks=pytest.mark.wide)])
 def test_converted_in_the_bucket_every_byte_is_as_on_a_local_disk(
-    gcs: Gcs, undisturbed: dict[str, bytes], tmp_path: Path, output_format: str
+    gcs: Gcs, undisturbed_content: dict[str, bytes], tmp_path: Path, output_format: str
 ):
-    for name, data in undisturbed.items():
+    for name, data in undisturbed_content.items():
         gcs.put(f"{OUT}/{name}", data)
     convert.main([str(tmp_path / "out"), "--output_format", output_format, "--output", str(tmp_path / "two")])
     gcs.faults = FAULTS
     convert.main([OUT, "--output_format", output_format, "--output", "gs://data/two"])
     assert gcs.failures > 10
-    found, expected = gcs.below("gs://data/two"), content(tmp_path / "two")
+    actual, expected = gcs.below("gs://data/two"), content(tmp_path / "two")
     shards = {name for name in expected if not name.endswith(("manifest.json", "report.html"))}
-    assert {name: found[name] for name in shards} == {name: expected[name] for name in shards}
-    assert found.keys() == expected.keys()
+    assert {name: actual[name] for name in shards} == {name: expected[name] for name in shards}
+    assert actual.keys() == expected.keys()
     assert defects("gs://data/two") == []
     inspection.main(["gs://data/two", "--record", "validation:0:3"])
     convert.main(["gs://data/two", "--output_format", "tfrecord", "--output", str(tmp_path / "three")])
     assert {name: data for name, data in content(tmp_path / "three").items() if name in shards} == {
-        name: data for name, data in undisturbed.items() if name in shards
+        name: data for name, data in undisturbed_content.items() if name in shards
     }
 
 
-def test_killed_twice_there_is_no_dataset_and_then_a_whole_one(gcs: Gcs, undisturbed: dict[str, bytes]):
-    def run(*more: str, kill_at: str) -> None:
-        program = [*PROGRAM, *arguments(OUT, *more)]
+def test_killed_twice_there_is_no_dataset_and_then_a_whole_one(
+    gcs: Gcs, undisturbed_content: dict[str, bytes]
+):
+    def run(*options: str, kill_at: str) -> None:
+        program = [*PROGRAM, *arguments(OUT, *options)]
         child = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
         def kill(method: str, path: str) -> None:
@@ -98,26 +100,26 @@ def test_killed_twice_there_is_no_dataset_and_then_a_whole_one(gcs: Gcs, undistu
 
     lock = f"{OUT}/_staging/run.lock"
     run(kill_at="%2Ftrain%2Ftrain-00002-150.tfrecord")  # while a shard is written
-    finished = {name for name in gcs.below(OUT) if "/finished/" in name}
-    assert finished
+    finished_units = {name for name in gcs.below(OUT) if "/finished/" in name}
+    assert finished_units
     gcs.age(lock, 11 * 60)  # older than the lock of a live run can be
     run("--resume", kill_at="/a%2Fdataset%2Ftrain%2Fmanifest.json")
-    assert {name for name in gcs.below(OUT) if "/finished/" in name} > finished
+    assert {name for name in gcs.below(OUT) if "/finished/" in name} > finished_units
     gcs.age(lock, 11 * 60)  # older than the lock of a live run can be
     prepare.main(arguments(OUT, "--resume"))
-    assert gcs.below(OUT) == undisturbed
+    assert gcs.below(OUT) == undisturbed_content
 
 
 def test_the_last_step_may_run_again_when_all_is_done(gcs: Gcs, monkeypatch: pytest.MonkeyPatch):
-    once = write.commit
+    commit = write.commit
 
-    def twice(*args: object, **keywords: object) -> None:
-        once(*args, **keywords)
+    def commit_twice(*args: object, **keywords: object) -> None:
+        commit(*args, **keywords)
         before = gcs.below(OUT)
-        once(*args, **keywords)  # as after the loss of a worker that had just finished
+        commit(*args, **keywords)  # as after the loss of a worker that had just finished
         assert gcs.below(OUT) == before
 
-    monkeypatch.setattr(write, "commit", twice)
+    monkeypatch.setattr(write, "commit", commit_twice)
     prepare.main(arguments(OUT))
     assert defects(OUT) == []
 
@@ -155,9 +157,9 @@ def test_deleting_takes_a_request_for_a_hundred_files(gcs: Gcs):
         gcs.put(name, b"")
     filesystem.delete([*names, "gs://data/folder/gone"])
     assert gcs.below("gs://data/folder") == {}
-    whole = [call for call in gcs.requests if not call.startswith("DELETE")]  # those are parts of batches
-    assert whole.count("POST /batch/storage/v1") == 5
-    assert not [call for call in whole if "/o/" in call]  # about one object
+    requests = [call for call in gcs.requests if not call.startswith("DELETE")]  # those are parts of batches
+    assert requests.count("POST /batch/storage/v1") == 5
+    assert not [call for call in requests if "/o/" in call]  # about one object
 
 
 def test_overwriting_asks_for_no_shard_by_itself(gcs: Gcs):
@@ -166,9 +168,11 @@ def test_overwriting_asks_for_no_shard_by_itself(gcs: Gcs):
     before = len(gcs.requests)
     prepare.main(arguments(OUT, "--overwrite", "--splits", "other=1"))
     assert not set(shards) & set(gcs.below(OUT))
-    asked = [call for call in gcs.requests[before:] if call.endswith("tfrecord") and "other" not in call]
+    shard_requests = [
+        call for call in gcs.requests[before:] if call.endswith("tfrecord") and "other" not in call
+    ]
     assert len(shards) > 5
-    assert sorted(call.split()[0] for call in asked) == ["DELETE"] * len(shards)  # parts of a batch
+    assert sorted(call.split()[0] for call in shard_requests) == ["DELETE"] * len(shards)  # parts of a batch
 
 
 def test_many_small_files_are_opened_ahead_and_read_in_their_order(
@@ -184,9 +188,9 @@ def test_many_small_files_are_opened_ahead_and_read_in_their_order(
     sizes = {name: len(data) for name, data in gcs.below("gs://data/small").items()}
     parts = tuple(Part(name, 0, size) for name, size in sorted(sizes.items()))
     unit = WorkUnit(0, "text", "gs://data/small/", parts, sum(sizes.values()))
-    began = time.monotonic()
+    start_time = time.monotonic()
     texts = [text for batch in read_unit(unit, InputConfig()) for text in batch.texts]
-    assert time.monotonic() - began < 9
+    assert time.monotonic() - start_time < 9
     assert texts == documents[:400] + ["a line"] * 800_000 + documents[408:960]
 
 
@@ -201,22 +205,24 @@ def test_a_cut_upload_of_several_pieces_goes_on_where_it_was(gcs: Gcs):
 
 
 def test_what_cannot_be_reached_is_said_in_a_line(gcs: Gcs, capsys: pytest.CaptureFixture):
-    def said(*given: str) -> str:
-        assert __main__.run("prepare", list(given)) in (1, 2)
+    def message_of(*argv: str) -> str:
+        assert __main__.run("prepare", list(argv)) in (1, 2)
         line = capsys.readouterr().err.strip().splitlines()[-1]
         assert line.startswith("prepare: "), line
         return line
 
-    elsewhere = arguments(OUT)[2:]
-    assert "gs://data/none/*.txt: no file matches" in said("--input", "gs://data/none/*.txt", *elsewhere)
-    assert "no bucket nowhere" in said("--input", "gs://nowhere/*.txt", *elsewhere)
-    refused = Response.error(403, "somebody@example.com does not have storage.objects.create access")
-    gcs.on_request = lambda method, path: (
-        refused if method == "POST" and path.startswith("/upload/") else None
+    other_options = arguments(OUT)[2:]
+    assert "gs://data/none/*.txt: no file matches" in message_of(
+        "--input", "gs://data/none/*.txt", *other_options
     )
-    assert f"{OUT}/_staging/run.lock: 403 somebody@example.com" in said(*arguments(OUT))
-    gcs.on_request = lambda method, path: refused if path.endswith("tfrecord") and method == "PUT" else None
-    assert re.search(r"/train/train-\d+-\d+\.tfrecord: 403 somebody@example.com", said(*arguments(OUT)))
+    assert "no bucket nowhere" in message_of("--input", "gs://nowhere/*.txt", *other_options)
+    forbidden = Response.error(403, "somebody@example.com does not have storage.objects.create access")
+    gcs.on_request = lambda method, path: (
+        forbidden if method == "POST" and path.startswith("/upload/") else None
+    )
+    assert f"{OUT}/_staging/run.lock: 403 somebody@example.com" in message_of(*arguments(OUT))
+    gcs.on_request = lambda method, path: forbidden if path.endswith("tfrecord") and method == "PUT" else None
+    assert re.search(r"/train/train-\d+-\d+\.tfrecord: 403 somebody@example.com", message_of(*arguments(OUT)))
     gcs.on_request = None
-    ends = (".tfrecord", "manifest.json", "run.lock")
-    assert not [name for name in gcs.below(OUT) if name.endswith(ends)]
+    suffixes = (".tfrecord", "manifest.json", "run.lock")
+    assert not [name for name in gcs.below(OUT) if name.endswith(suffixes)]

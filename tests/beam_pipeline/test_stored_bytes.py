@@ -82,7 +82,7 @@ def prepared(folder: Path, name: str) -> dict:
     if not tokenizer.exists():
         write_tokenizer(kind, tokenizer)
     prepare.main(arguments(folder / file, tokenizer, output, *_SMALL, *options))
-    found = {}
+    checksums_by_split = {}
     for split in manifest.finished_splits(str(output)):
         content = manifest.read_manifest(str(output / split))
         run = [content["bytes_version"], content["config"], content["inputs"], content["tokenizer"]]
@@ -99,13 +99,13 @@ def prepared(folder: Path, name: str) -> dict:
             data = (output / split / entry["path"]).read_bytes().replace(f"{folder}/".encode(), b"")
             entry |= describe_file(entry["path"], data)
         content["fingerprint"] = fingerprint_of(*run)
-        found[split] = {
+        checksums_by_split[split] = {
             "fingerprint": content["fingerprint"],
             "manifest": checksum_of(json_bytes(content)),
             "files": {entry["path"]: entry["crc32c"] for entry in content["files"]},
             "shards": {entry["name"]: entry["crc32c"] for entry in content["shards"]},
         }
-    return found
+    return checksums_by_split
 
 
 @pytest.mark.parametrize("name", RUNS)

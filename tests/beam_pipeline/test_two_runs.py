@@ -32,20 +32,20 @@ def source(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Pa
 
 
 @pytest.fixture
-def given(source: Path, tokenizer_folder: Path, tmp_path: Path) -> list[str]:
+def argv(source: Path, tokenizer_folder: Path, tmp_path: Path) -> list[str]:
     """The arguments of all runs."""
     size = ["--max_length", "32", "--shard_size", "60", "--unit_bytes", "100000"]
     return arguments(source, tokenizer_folder, tmp_path / "out", *size)
 
 
 @pytest.fixture
-def start(given: list[str]) -> Iterator:
+def start(argv: list[str]) -> Iterator:
     """Returns a function that starts `prepare` in its own session. The processes of the session end with the test."""
-    started: list[subprocess.Popen] = []
+    processes: list[subprocess.Popen] = []
 
     def begin(*options: str) -> subprocess.Popen:
         run = subprocess.Popen(
-            [*PROGRAM, *given, *options],
+            [*PROGRAM, *argv, *options],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -53,11 +53,11 @@ def start(given: list[str]) -> Iterator:
             # A shell's background jobs inherit an ignored SIGINT, and so would these.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
-        started.append(run)
+        processes.append(run)
         return run
 
     yield begin
-    for run in started:
+    for run in processes:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(run.pid, signal.SIGKILL)
         run.communicate(timeout=60)
@@ -93,12 +93,12 @@ def test_of_two_that_start_together_one_makes_the_dataset(
     assert defects(tmp_path / "out") == []
 
 
-def test_a_second_run_is_refused_while_the_first_stands_still(given, start, tmp_path: Path):
+def test_a_second_run_is_refused_while_the_first_stands_still(argv, start, tmp_path: Path):
     first = start(*MODES["worker processes"])
     wait_for_shards(first, tmp_path / "out")
     os.killpg(first.pid, signal.SIGSTOP)
     with pytest.raises(UsageError, match=f"prepare, run by process {first.pid} on"):
-        prepare.main([*given, "--seed", "1", "--overwrite"])
+        prepare.main([*argv, "--seed", "1", "--overwrite"])
     os.killpg(first.pid, signal.SIGCONT)
     error = first.communicate(timeout=300)[1]
     assert first.returncode == 0, error
@@ -106,7 +106,7 @@ def test_a_second_run_is_refused_while_the_first_stands_still(given, start, tmp_
 
 
 def test_after_the_launcher_was_killed_no_process_goes_on_and_another_run_can_start(
-    given, start, tmp_path: Path
+    argv, start, tmp_path: Path
 ):
     first = start("--runner", "DirectRunner", *MODES["worker processes"])
     wait_for_shards(first, tmp_path / "out")
@@ -115,10 +115,10 @@ def test_after_the_launcher_was_killed_no_process_goes_on_and_another_run_can_st
     wait_for_the_end(first.pid)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     with pytest.raises(UsageError, match="contains another run's dataset"):
-        prepare.main([*given, "--seed", "1"])
+        prepare.main([*argv, "--seed", "1"])
     after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     assert {path for path in after if path.is_file()} <= {path for path in before if path.name != "run.lock"}
-    prepare.main([*given, "--seed", "1", "--overwrite"])
+    prepare.main([*argv, "--seed", "1", "--overwrite"])
     assert defects(tmp_path / "out") == []
 
 
@@ -154,7 +154,7 @@ def test_the_processes_that_verify_a_dataset_end_with_their_launcher(dataset: Pa
     ],
 )
 def test_a_signal_ends_all_with_one_line_and_the_rest_can_be_resumed(
-    given, start, tmp_path: Path, mode: str, number: signal.Signals, status: int, word: str
+    argv, start, tmp_path: Path, mode: str, number: signal.Signals, status: int, word: str
 ):
     first = start(*MODES[mode])
     wait_for_shards(first, tmp_path / "out")
@@ -168,13 +168,13 @@ def test_a_signal_ends_all_with_one_line_and_the_rest_can_be_resumed(
     assert "Traceback" not in error
     wait_for_the_end(first.pid)
     assert not (tmp_path / "out" / "_staging" / "run.lock").exists()
-    prepare.main([*given, "--resume"])
+    prepare.main([*argv, "--resume"])
     assert defects(tmp_path / "out") == []
 
 
-def test_a_limit_on_the_size_of_files_names_the_file(given, tmp_path: Path):
+def test_a_limit_on_the_size_of_files_names_the_file(argv, tmp_path: Path):
     run = subprocess.run(
-        [*PROGRAM, *given, "--max_length", "512", "--shard_size", "100000"],
+        [*PROGRAM, *argv, "--max_length", "512", "--shard_size", "100000"],
         capture_output=True,
         text=True,
         timeout=300,

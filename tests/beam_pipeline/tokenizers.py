@@ -55,9 +55,9 @@ def corpus() -> list[str]:
     rng = random.Random(1)
     words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(1, 8))) for _ in range(400)]
     words += [atom for atom in ATOMS if atom.isalpha() and len(atom) < 20] * 3
-    plain = [" ".join(rng.choices(words, k=40)) + rng.choice(".!?") for _ in range(500)]
+    plain_texts = [" ".join(rng.choices(words, k=40)) + rng.choice(".!?") for _ in range(500)]
     # (A Unigram trainer may make any string a piece, including those that tokie interprets as bytes.)
-    return [*plain, *(hard_text(rng, 20).replace("<0x0A>", "") for _ in range(300))]
+    return [*plain_texts, *(hard_text(rng, 20).replace("<0x0A>", "") for _ in range(300))]
 
 
 def _unigram_in_vocabulary() -> dict:
@@ -103,7 +103,7 @@ def _field(message: bytes, number: int) -> bytes:
             if byte < 0x80:
                 return value
 
-    position, found = 0, b""
+    position, field_bytes = 0, b""
     while position < len(message):
         key = varint()
         size = {0: 0, 1: 8, 5: 4}.get(key & 7)
@@ -111,9 +111,9 @@ def _field(message: bytes, number: int) -> bytes:
             varint()
         size = varint() if size is None else size
         if key == number << 3 | 2:
-            found = message[position : position + size]
+            field_bytes = message[position : position + size]
         position += size
-    return found
+    return field_bytes
 
 
 def _t5() -> dict:
@@ -136,8 +136,10 @@ def _t5() -> dict:
 def _quotes() -> dict:
     """As in Keras's example of training a RoBERTa on TPUs: quotation marks are replaced."""
     parts = _unigram_in_vocabulary()
-    replaced = [{"type": "Replace", "pattern": {"String": old}, "content": '"'} for old in ("``", "''")]
-    parts["normalizer"] = {"type": "Sequence", "normalizers": replaced}
+    replacements = [
+        {"type": "Replace", "pattern": {"String": quote}, "content": '"'} for quote in ("``", "''")
+    ]
+    parts["normalizer"] = {"type": "Sequence", "normalizers": replacements}
     return parts
 
 
@@ -147,18 +149,22 @@ def _byte_level(
     prefix: bool = False,
     nfc: bool = False,
     ignore_merges: bool = False,
-    removed: bool = False,
+    removes_matches: bool = False,
     digits: bool = False,
 ) -> dict:
     tokenizer = Tokenizer(models.BPE())
     parts = [
-        pre_tokenizers.Split(Regex(pattern), "removed" if removed else "isolated", invert=removed)
+        pre_tokenizers.Split(
+            Regex(pattern), "removed" if removes_matches else "isolated", invert=removes_matches
+        )
         for pattern in patterns
     ]
     if digits:
         parts.append(pre_tokenizers.Digits(individual_digits=True))
-    last = pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=not patterns)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*parts, last]) if parts else last
+    final_pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=not patterns)
+    tokenizer.pre_tokenizer = (
+        pre_tokenizers.Sequence([*parts, final_pre_tokenizer]) if parts else final_pre_tokenizer
+    )
     if nfc:
         tokenizer.normalizer = normalizers.NFC()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -219,16 +225,16 @@ def _neox() -> dict:
 
 def without_bytes(parts: dict, chars: str) -> dict:
     """Removes bytes, by their characters in the byte alphabet, and what is made of them."""
-    model, missing = parts["model"], set(chars)
+    model, missing_chars = parts["model"], set(chars)
     # (The ids have no holes, since HF would give other ids to the added tokens.)
-    vocab = sorted(filter(missing.isdisjoint, model["vocab"]), key=model["vocab"].get)
-    merges = [merge for merge in model["merges"] if missing.isdisjoint("".join(merge))]
+    vocab = sorted(filter(missing_chars.isdisjoint, model["vocab"]), key=model["vocab"].get)
+    merges = [merge for merge in model["merges"] if missing_chars.isdisjoint("".join(merge))]
     model = {**model, "vocab": {key: number for number, key in enumerate(vocab)}, "merges": merges}
-    added = [
+    added_tokens = [
         {**token, "id": len(vocab) + number, "special": True}
         for number, token in enumerate(parts["added_tokens"])
     ]
-    return {**parts, "model": model, "added_tokens": added}
+    return {**parts, "model": model, "added_tokens": added_tokens}
 
 
 def _gemma() -> dict:
@@ -243,10 +249,10 @@ def _gemma() -> dict:
 def _with_spanning(parts: dict, merges: Sequence[tuple[str, str]]) -> dict:
     """Adds tokens that span words, such as InternLM 2's."""
     model = parts["model"]
-    for left, right in merges:
-        for piece in (left, right, left + right):
+    for left_piece, right_piece in merges:
+        for piece in (left_piece, right_piece, left_piece + right_piece):
             model["vocab"].setdefault(piece, len(model["vocab"]))
-        model["merges"].insert(0, [left, right])
+        model["merges"].insert(0, [left_piece, right_piece])
     return parts
 
 
@@ -273,10 +279,10 @@ def _with_short_scores(parts: dict) -> dict:
 def _albert() -> dict:
     """Few characters are known, and some of the others are parts of pieces."""
     parts = _t5()
-    quotes = [{"type": "Replace", "pattern": {"String": old}, "content": '"'} for old in ("``", "''")]
+    quotes = [{"type": "Replace", "pattern": {"String": quote}, "content": '"'} for quote in ("``", "''")]
     spaces = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
-    rest = [{"type": "NFKD"}, {"type": "StripAccents"}, {"type": "Lowercase"}, spaces]
-    parts["normalizer"] = {"type": "Sequence", "normalizers": [*quotes, *rest]}
+    other_steps = [{"type": "NFKD"}, {"type": "StripAccents"}, {"type": "Lowercase"}, spaces]
+    parts["normalizer"] = {"type": "Sequence", "normalizers": [*quotes, *other_steps]}
     vocab = [
         [piece, score] for piece, score in parts["model"]["vocab"] if len(piece) > 1 or piece in "▁aeinorst"
     ]
@@ -287,17 +293,17 @@ def _albert() -> dict:
 def _with_literals(parts: dict, contents: list[str], *, normalized: bool) -> dict:
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "special"), False)
     first = 1 + max(_ids(parts))
-    added = [
+    added_tokens = [
         {"id": first + number, "content": content, "normalized": normalized, **flags}
         for number, content in enumerate(contents)
     ]
-    return {**parts, "added_tokens": [*parts["added_tokens"], *added]}
+    return {**parts, "added_tokens": [*parts["added_tokens"], *added_tokens]}
 
 
 def _ids(parts: dict) -> list[int]:
     vocab = parts["model"]["vocab"]
-    known = range(len(vocab)) if isinstance(vocab, list) else vocab.values()
-    return [*known, *(token["id"] for token in parts["added_tokens"])]
+    vocabulary_ids = range(len(vocab)) if isinstance(vocab, list) else vocab.values()
+    return [*vocabulary_ids, *(token["id"] for token in parts["added_tokens"])]
 
 
 def _lowercase_with_accents() -> dict:
@@ -340,7 +346,7 @@ TOKENIZERS: dict[str, Callable[[], dict]] = {
     "bpe": lambda: _trained("bpe"),
     "bpe-prefix": lambda: _byte_level(prefix=True),
     "bpe-gpt2": lambda: _byte_level((byte_level.GPT2_PATTERN,)),
-    "bpe-gpt4": lambda: _byte_level((byte_level.LLAMA3_PATTERN,), removed=True),
+    "bpe-gpt4": lambda: _byte_level((byte_level.LLAMA3_PATTERN,), removes_matches=True),
     "bpe-llama3": lambda: _byte_level((byte_level.LLAMA3_PATTERN,), ignore_merges=True),
     "bpe-qwen2": lambda: _byte_level((byte_level.QWEN2_PATTERN,), nfc=True),
     "bpe-qwen3.5": lambda: _byte_level((byte_level.QWEN35_PATTERN,), nfc=True),

@@ -36,22 +36,22 @@ def make(tmp_path_factory: pytest.TempPathFactory, documents: list[str], tokeniz
 
 
 @pytest.fixture(scope="module")
-def whole(make) -> Path:
+def pristine_dataset(make) -> Path:
     """A dataset of two splits, with every feature."""
     splits = ["--splits", "train=0.7,validation=0.3"]
     return make("whole", *splits, "--num_shards", "2", "--segment_ids", "--position_ids")
 
 
 @pytest.fixture(scope="module")
-def single(make) -> Path:
+def single_split_dataset(make) -> Path:
     """A dataset of one split; those who change it restore it."""
     return make("single", "--shard_size", "200")
 
 
 @pytest.fixture
-def dataset(whole: Path, tmp_path: Path) -> Path:
+def dataset(pristine_dataset: Path, tmp_path: Path) -> Path:
     """A copy to damage."""
-    return Path(shutil.copytree(whole, tmp_path / "out"))
+    return Path(shutil.copytree(pristine_dataset, tmp_path / "out"))
 
 
 def protected(folder: Path) -> list[Path]:
@@ -63,19 +63,19 @@ def protected(folder: Path) -> list[Path]:
     return files
 
 
-def named(found: list[str], path: Path, folder: Path) -> bool:
+def is_named(defect_lines: list[str], path: Path, folder: Path) -> bool:
     """Whether a defect names the file; one without a manifest is named by its folder."""
-    return any(str(path) in defect or f"{path.parent}: no {MANIFEST}" in defect for defect in found)
+    return any(str(path) in defect or f"{path.parent}: no {MANIFEST}" in defect for defect in defect_lines)
 
 
 def test_every_file_that_is_gone_cut_off_or_longer_is_named(dataset: Path) -> None:
     for path in protected(dataset):
         data = path.read_bytes()
         path.unlink()
-        assert named(defects(dataset), path, dataset), path
-        for changed in (b"", data[: len(data) // 2], data[:-1], data + b"\n"):
-            path.write_bytes(changed)
-            assert named(defects(dataset), path, dataset), (path, len(changed))
+        assert is_named(defects(dataset), path, dataset), path
+        for damaged_data in (b"", data[: len(data) // 2], data[:-1], data + b"\n"):
+            path.write_bytes(damaged_data)
+            assert is_named(defects(dataset), path, dataset), (path, len(damaged_data))
         path.write_bytes(data)
     assert defects(dataset) == []
 
@@ -84,22 +84,22 @@ def test_a_flipped_bit_anywhere_is_named(dataset: Path) -> None:
     for number, path in enumerate(protected(dataset)):
         data = path.read_bytes()
         for place in range(PLACES):
-            changed = bytearray(data)
-            changed[place * (len(data) - 1) // (PLACES - 1)] ^= 1 << (number + place) % 8
-            path.write_bytes(changed)
-            assert named(defects(dataset), path, dataset), (path, place)
+            damaged_data = bytearray(data)
+            damaged_data[place * (len(data) - 1) // (PLACES - 1)] ^= 1 << (number + place) % 8
+            path.write_bytes(damaged_data)
+            assert is_named(defects(dataset), path, dataset), (path, place)
         path.write_bytes(data)
     assert defects(dataset) == []
 
 
-def leaves(value: Any, *place: Any) -> Iterator[tuple]:
+def leaf_paths(value: Any, *place: Any) -> Iterator[tuple]:
     """The places of all values that hold no others, and of the first items of long lists only."""
     if isinstance(value, dict) and value:
         for key in value:
-            yield from leaves(value[key], *place, key)
+            yield from leaf_paths(value[key], *place, key)
     elif isinstance(value, list) and value:
         for index in range(min(2, len(value))):
-            yield from leaves(value[index], *place, index)
+            yield from leaf_paths(value[index], *place, index)
     else:
         yield place
 
@@ -119,37 +119,39 @@ def falsified(value: Any) -> list[Any]:
     if isinstance(value, float):
         return [value / 2]
     if isinstance(value, str):
-        other = value[:-1] + ("0" if value[-1:] != "0" else "1")
-        return [other, ""]
+        other_digits = value[:-1] + ("0" if value[-1:] != "0" else "1")
+        return [other_digits, ""]
     return [7]  # of null or an empty list
 
 
 def falsifications(manifest: dict[str, Any]) -> Iterator[tuple[tuple, dict[str, Any]]]:
     """(place, manifest) with each value changed, and with each key gone."""
-    for place in leaves(manifest):
-        for other in falsified(parent_of(manifest, place)[place[-1]]):
-            changed = copy.deepcopy(manifest)
-            parent_of(changed, place)[place[-1]] = other
-            yield place, changed
+    for place in leaf_paths(manifest):
+        for false_value in falsified(parent_of(manifest, place)[place[-1]]):
+            false_manifest = copy.deepcopy(manifest)
+            parent_of(false_manifest, place)[place[-1]] = false_value
+            yield place, false_manifest
     for key in manifest:
-        changed = copy.deepcopy(manifest)
-        del changed[key]
-        yield (key,), changed
+        false_manifest = copy.deepcopy(manifest)
+        del false_manifest[key]
+        yield (key,), false_manifest
 
 
 def test_every_falsified_key_of_a_manifest_is_noticed_by_its_checksum(dataset: Path) -> None:
     path = dataset / "train" / MANIFEST
     data = path.read_bytes()
-    for place, changed in falsifications(json.loads(data)):
+    for place, false_manifest in falsifications(json.loads(data)):
         lines = data.decode().splitlines(keepends=True)
-        own = next(line for line in lines if line.startswith('  "checksum": '))
-        changed.pop("checksum", None)
-        rewritten = with_checksum(changed).decode().splitlines(keepends=True)
-        kept = [own if line.startswith('  "checksum": ') else line for line in rewritten]
+        checksum_line = next(line for line in lines if line.startswith('  "checksum": '))
+        false_manifest.pop("checksum", None)
+        false_lines = with_checksum(false_manifest).decode().splitlines(keepends=True)
+        lines_with_checksum = [
+            checksum_line if line.startswith('  "checksum": ') else line for line in false_lines
+        ]
         if place == ("checksum",):
             continue
-        path.write_text("".join(kept))
-        assert named(defects(dataset), path, dataset), place
+        path.write_text("".join(lines_with_checksum))
+        assert is_named(defects(dataset), path, dataset), place
     path.write_bytes(data)
     assert defects(dataset) == []
 
@@ -157,13 +159,13 @@ def test_every_falsified_key_of_a_manifest_is_noticed_by_its_checksum(dataset: P
 def test_with_a_new_checksum_all_that_can_be_recomputed_is_noticed(dataset: Path) -> None:
     path = dataset / "train" / MANIFEST
     data = path.read_bytes()
-    unnoticed = set()
-    for place, changed in falsifications(json.loads(data)):
-        changed.pop("checksum", None)
-        path.write_bytes(with_checksum(changed))
+    unnoticed_places = set()
+    for place, false_manifest in falsifications(json.loads(data)):
+        false_manifest.pop("checksum", None)
+        path.write_bytes(with_checksum(false_manifest))
         if place != ("checksum",) and not defects(dataset):
-            unnoticed.add(place)
-    assert unnoticed == set()
+            unnoticed_places.add(place)
+    assert unnoticed_places == set()
 
 
 # The options that something else in the dataset tells, too. docs/dataset-format.md says what nothing else tells.
@@ -172,24 +174,24 @@ TOLD_TWICE |= {"attention_mask", "segment_ids", "position_ids"}
 CHOICES = {"dedup", "document", "packing", "split_by"}  # options that have a few values only
 
 
-def test_of_one_split_with_a_new_fingerprint_too_the_rest_is_known(single: Path) -> None:
-    path = single / "train" / MANIFEST
+def test_of_one_split_with_a_new_fingerprint_too_the_rest_is_known(single_split_dataset: Path) -> None:
+    path = single_split_dataset / "train" / MANIFEST
     data = path.read_bytes()
-    unnoticed = set()
-    for place, changed in falsifications(json.loads(data)):
-        if len({"config", "inputs", "tokenizer", "bytes_version", "checksum"} & changed.keys()) < 5:
+    unnoticed_keys = set()
+    for place, false_manifest in falsifications(json.loads(data)):
+        if len({"config", "inputs", "tokenizer", "bytes_version", "checksum"} & false_manifest.keys()) < 5:
             continue
-        del changed["checksum"]
+        del false_manifest["checksum"]
         if place != ("fingerprint",):
-            parts = [changed[key] for key in ("bytes_version", "config", "inputs", "tokenizer")]
-            changed["fingerprint"] = fingerprint_of(*parts)
-        path.write_bytes(with_checksum(changed))
-        if place != ("checksum",) and not defects(single):
-            unnoticed.add(".".join(str(key) for key in place if not isinstance(key, int)))
+            parts = [false_manifest[key] for key in ("bytes_version", "config", "inputs", "tokenizer")]
+            false_manifest["fingerprint"] = fingerprint_of(*parts)
+        path.write_bytes(with_checksum(false_manifest))
+        if place != ("checksum",) and not defects(single_split_dataset):
+            unnoticed_keys.add(".".join(str(key) for key in place if not isinstance(key, int)))
     path.write_bytes(data)
-    assert defects(single) == []
+    assert defects(single_split_dataset) == []
     options = {f"config.{name}" for name in json.loads(data)["config"].keys() - TOLD_TWICE - CHOICES}
-    assert unnoticed == {
+    assert unnoticed_keys == {
         "bytes_version",
         "engines.left_to_hf.bytes",
         "engines.name",

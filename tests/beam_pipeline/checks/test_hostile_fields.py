@@ -56,15 +56,17 @@ HOSTILE = {
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, documents: list[str], tokenizer_folder: Path) -> Path:
+def pristine_dataset(
+    tmp_path_factory: pytest.TempPathFactory, documents: list[str], tokenizer_folder: Path
+) -> Path:
     """A dataset of two splits, with every feature, and the options of the input that manifests may lack."""
     folder = tmp_path_factory.mktemp("hostile")
     source = folder / "source.jsonl"
     source.write_text("".join(json.dumps({"text": text.split(" ")}) + "\n" for text in documents[:40]))
     options = ["--splits", "train=0.7,validation=0.3", "--num_shards", "2", "--segment_ids", "--position_ids"]
-    small = ["--max_length", "32", "--unit_bytes", "4000", "--dedup", "exact"]
-    small += ["--encoding", "cp1252", "--encoding_errors", "replace", "--text_separator", " "]
-    prepare.main(arguments(source, tokenizer_folder, folder / "out", *options, *small))
+    size_options = ["--max_length", "32", "--unit_bytes", "4000", "--dedup", "exact"]
+    size_options += ["--encoding", "cp1252", "--encoding_errors", "replace", "--text_separator", " "]
+    prepare.main(arguments(source, tokenizer_folder, folder / "out", *options, *size_options))
     return folder / "out"
 
 
@@ -79,13 +81,13 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
             yield from places(value[index], (*path, index))
 
 
-def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+def replace_value(value: Any, path: tuple[Any, ...], value_at_path: Any) -> Any:
     """Returns a copy with another value at a path."""
     if not path:
-        return new
-    made = copy.copy(value)
-    made[path[0]] = changed(value[path[0]], path[1:], new)
-    return made
+        return value_at_path
+    container = copy.copy(value)
+    container[path[0]] = replace_value(value[path[0]], path[1:], value_at_path)
+    return container
 
 
 def forge(split: Path, manifest: dict[str, Any]) -> None:
@@ -135,7 +137,7 @@ def verbs(out: Path) -> list[Callable[[], object]]:
 
 def problems(out: Path, case: str) -> list[str]:
     """Runs all verbs; returns a message for each that ends by another error than those for users."""
-    found = []
+    messages = []
     for number, verb in enumerate(verbs(out)):
         try:
             with contextlib.redirect_stdout(io.StringIO()):
@@ -143,8 +145,8 @@ def problems(out: Path, case: str) -> list[str]:
         except (DataError, UsageError, DatasetError):
             pass
         except Exception as error:
-            found.append(f"{case}: verb {number} raises {error!r:.200}")
-    return found
+            messages.append(f"{case}: verb {number} raises {error!r:.200}")
+    return messages
 
 
 def names(folder: Path) -> set[str]:
@@ -157,10 +159,10 @@ PARTS = [0, *(pytest.param(part, marks=pytest.mark.wide) for part in range(1, le
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("name", [MANIFEST, STATISTICS, UNITS, INPUTS])
 def test_a_hostile_value_in_any_field_is_an_error_for_users(
-    whole: Path, tmp_path: Path, name: str, part: int
+    pristine_dataset: Path, tmp_path: Path, name: str, part: int
 ) -> None:
     """A part gives each field one of the values, different ones for neighbouring fields."""
-    out = Path(shutil.copytree(whole, tmp_path / "a" / "b" / "out"))
+    out = Path(shutil.copytree(pristine_dataset, tmp_path / "a" / "b" / "out"))
     split, before = out / "train", names(tmp_path)
     manifest = json.loads((split / MANIFEST).read_bytes())
     path = out / name if name == INPUTS else split / name
@@ -172,17 +174,17 @@ def test_a_hostile_value_in_any_field_is_an_error_for_users(
     for number in sorted({0, len(lines) - 1}):
         for index, place in enumerate(places(lines[number])):
             kind, value = list(HOSTILE.items())[(index + part) % len(HOSTILE)]
-            made = [*lines[:number], changed(lines[number], place, value), *lines[number + 1 :]]
+            records = [*lines[:number], replace_value(lines[number], place, value), *lines[number + 1 :]]
             if name == INPUTS:
-                path.write_text("\n".join(map(json.dumps, made)) + "\n")
-                described = manifest["inputs"] | describe_file("../inputs.jsonl", path.read_bytes())
-                described["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
-                forge(split, manifest | {"inputs": described})
+                path.write_text("\n".join(map(json.dumps, records)) + "\n")
+                inputs = manifest["inputs"] | describe_file("../inputs.jsonl", path.read_bytes())
+                inputs["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+                forge(split, manifest | {"inputs": inputs})
             elif name != MANIFEST:
-                path.write_text("\n".join(map(json.dumps, made)) + "\n")
+                path.write_text("\n".join(map(json.dumps, records)) + "\n")
                 forge(split, copy.deepcopy(manifest))
             elif place:
-                forge(split, copy.deepcopy(made[0]))
+                forge(split, copy.deepcopy(records[0]))
             else:
                 (split / MANIFEST).write_text(json.dumps(value))
             failures += problems(out, f"{name} line {number} {'.'.join(map(str, place))} is {kind}")
@@ -192,9 +194,9 @@ def test_a_hostile_value_in_any_field_is_an_error_for_users(
 
 @pytest.mark.parametrize("field", ["split", "splits", "files", "shards", "tokenizer"])
 def test_a_name_that_leads_out_of_the_dataset_is_not_written_to(
-    whole: Path, tmp_path: Path, field: str
+    pristine_dataset: Path, tmp_path: Path, field: str
 ) -> None:
-    out = Path(shutil.copytree(whole, tmp_path / "in" / "out"))
+    out = Path(shutil.copytree(pristine_dataset, tmp_path / "in" / "out"))
     (tmp_path / "in" / ".ssh").mkdir()
     manifest = json.loads((out / "train" / MANIFEST).read_bytes())
     if field == "split":
@@ -221,12 +223,12 @@ def test_a_name_that_leads_out_of_the_dataset_is_not_written_to(
 
 def _set(*places: tuple[str, Any]) -> Callable[[dict[str, Any]], None]:
     def change(value: dict[str, Any]) -> None:
-        for place, new in places:
-            *above, last = place.split(".")
+        for place, new_value in places:
+            *parent_keys, last_key = place.split(".")
             target = value
-            for key in above:
+            for key in parent_keys:
                 target = target[int(key)] if isinstance(target, list) else target[key]
-            target[int(last) if isinstance(target, list) else last] = new
+            target[int(last_key) if isinstance(target, list) else last_key] = new_value
 
     return change
 
@@ -266,32 +268,36 @@ CONTRADICTIONS = {
 
 
 @pytest.mark.parametrize("kind", CONTRADICTIONS)
-def test_values_that_contradict_others_are_an_error_for_users(whole: Path, tmp_path: Path, kind: str) -> None:
-    out = Path(shutil.copytree(whole, tmp_path / "out"))
+def test_values_that_contradict_others_are_an_error_for_users(
+    pristine_dataset: Path, tmp_path: Path, kind: str
+) -> None:
+    out = Path(shutil.copytree(pristine_dataset, tmp_path / "out"))
     name, change = CONTRADICTIONS[kind]
     split = out / "train"
-    first, *rest = (
+    first, *other_lines = (
         (split / name).read_bytes().splitlines() if name == UNITS else [(split / name).read_bytes()]
     )
     value = json.loads(first)
     change(value)
     if name != MANIFEST:
-        (split / name).write_bytes(b"\n".join([json.dumps(value).encode(), *rest]) + b"\n")
+        (split / name).write_bytes(b"\n".join([json.dumps(value).encode(), *other_lines]) + b"\n")
     forge(split, value if name == MANIFEST else json.loads((split / MANIFEST).read_bytes()))
     assert problems(out, kind) == []
     with contextlib.redirect_stdout(io.StringIO()), pytest.raises(DataError):
         report.write_report(str(out))
 
 
-def test_a_config_that_is_no_object_is_named_once(whole: Path, tmp_path: Path) -> None:
-    out = Path(shutil.copytree(whole, tmp_path / "out"))
+def test_a_config_that_is_no_object_is_named_once(pristine_dataset: Path, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(pristine_dataset, tmp_path / "out"))
     forge(out / "train", json.loads((out / "train" / MANIFEST).read_bytes()) | {"config": "text"})
     (defect,) = examine_split(str(out / "train")).defects
     assert defect.endswith("config is 'text', not an object")
 
 
-def test_a_unit_that_is_larger_than_it_says_is_not_read_to_its_end(whole: Path, tmp_path: Path) -> None:
-    out = Path(shutil.copytree(whole, tmp_path / "out"))
+def test_a_unit_that_is_larger_than_it_says_is_not_read_to_its_end(
+    pristine_dataset: Path, tmp_path: Path
+) -> None:
+    out = Path(shutil.copytree(pristine_dataset, tmp_path / "out"))
     path = out / "train" / UNITS
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
     for unit in lines[:-1]:
@@ -304,8 +310,10 @@ def test_a_unit_that_is_larger_than_it_says_is_not_read_to_its_end(whole: Path, 
 
 
 @pytest.mark.parametrize("name", ["train/statistics.json", "train/units.jsonl", "tokenizer/tokenizer.json"])
-def test_files_that_are_larger_than_listed_are_not_read(whole: Path, tmp_path: Path, name: str) -> None:
-    out = Path(shutil.copytree(whole, tmp_path / "out"))
+def test_files_that_are_larger_than_listed_are_not_read(
+    pristine_dataset: Path, tmp_path: Path, name: str
+) -> None:
+    out = Path(shutil.copytree(pristine_dataset, tmp_path / "out"))
     with (out / name).open("wb") as file:
         file.truncate(1 << 43)  # sparse
     with pytest.raises(DataError, match=f"{name}: 8796093022208 bytes"):
@@ -313,9 +321,9 @@ def test_files_that_are_larger_than_listed_are_not_read(whole: Path, tmp_path: P
 
 
 def test_a_manifest_of_exabytes_ends_without_a_traceback(
-    whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    pristine_dataset: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    out = Path(shutil.copytree(whole, tmp_path / "out"))
+    out = Path(shutil.copytree(pristine_dataset, tmp_path / "out"))
     with (out / "train" / MANIFEST).open("wb") as file:
         file.truncate(1 << 43)  # sparse
     assert run("inspect", [str(out)]) == 1
@@ -326,8 +334,8 @@ def test_a_manifest_of_exabytes_ends_without_a_traceback(
         Dataset.open(out / "train")
 
 
-def test_a_decoder_that_fills_the_memory_is_refused(whole: Path, tmp_path: Path) -> None:
-    out = Path(shutil.copytree(whole, tmp_path / "out"))
+def test_a_decoder_that_fills_the_memory_is_refused(pristine_dataset: Path, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(pristine_dataset, tmp_path / "out"))
     path = out / "tokenizer" / "tokenizer.json"
     parts = json.loads(path.read_bytes())
     step = {"type": "Replace", "pattern": {"Regex": "."}, "content": "A" * 10}
@@ -336,8 +344,8 @@ def test_a_decoder_that_fills_the_memory_is_refused(whole: Path, tmp_path: Path)
         open_dataset(str(out))[0].decoder()
 
 
-def test_a_decoder_that_panics_is_an_error_for_users(whole: Path, tmp_path: Path) -> None:
-    out = Path(shutil.copytree(whole, tmp_path / "out"))
+def test_a_decoder_that_panics_is_an_error_for_users(pristine_dataset: Path, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(pristine_dataset, tmp_path / "out"))
     path = out / "tokenizer" / "tokenizer.json"
     decoder = {"type": "Strip", "content": "x", "start": 10**18, "stop": 10**18}
     path.write_text(json.dumps(json.loads(path.read_bytes()) | {"decoder": decoder}))
@@ -345,8 +353,8 @@ def test_a_decoder_that_panics_is_an_error_for_users(whole: Path, tmp_path: Path
         open_dataset(str(out))[0].decoder().texts([[token] for token in range(300)])
 
 
-def test_sources_on_unknown_file_systems_are_not_traced(whole: Path, tmp_path: Path) -> None:
-    out = Path(shutil.copytree(whole, tmp_path / "out"))
+def test_sources_on_unknown_file_systems_are_not_traced(pristine_dataset: Path, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(pristine_dataset, tmp_path / "out"))
     path, manifest = out / "train" / UNITS, json.loads((out / "train" / MANIFEST).read_bytes())
     [file] = [json.loads(line) for line in (out / INPUTS).read_bytes().splitlines()]
     data = encode_inputs([("foo://x/y", file["bytes"])])

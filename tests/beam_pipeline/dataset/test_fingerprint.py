@@ -48,47 +48,47 @@ def other_value(name: str, value: object) -> object:
 
 @pytest.fixture(scope="module")
 def config(corpus: Path, tokenizer_folder: Path) -> PrepareConfig:
-    what = ["--input", str(corpus), "--tokenizer", str(tokenizer_folder), "--output", "out"]
-    return parse(PrepareConfig, [*what, "--splits", "a=0.5,b=0.5"])[0]
+    argv = ["--input", str(corpus), "--tokenizer", str(tokenizer_folder), "--output", "out"]
+    return parse(PrepareConfig, [*argv, "--splits", "a=0.5,b=0.5"])[0]
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(PrepareConfig) if field.name != "input"])
 def test_each_option_is_in_the_identity_or_declared_without_influence(config: PrepareConfig, name: str):
     if name == "ids_column":  # only this format has other names
         config = replace(config, output_format="mds")
-    changed = replace(config, **{name: other_value(name, getattr(config, name))})
-    same = json.dumps(changed.identity()) == json.dumps(config.identity())
-    assert same == (name in NO_INFLUENCE)
+    other_config = replace(config, **{name: other_value(name, getattr(config, name))})
+    is_same = json.dumps(other_config.identity()) == json.dumps(config.identity())
+    assert is_same == (name in NO_INFLUENCE)
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(InputConfig)])
 def test_each_option_of_the_input_is_in_the_identity_or_declared_without_influence(
     config: PrepareConfig, name: str
 ):
-    changed = replace(config.input, **{name: other_value(name, getattr(config.input, name))})
-    same = json.dumps(replace(config, input=changed).identity()) == json.dumps(config.identity())
-    assert same == (name in NO_INFLUENCE_OF_INPUT)
+    other_input = replace(config.input, **{name: other_value(name, getattr(config.input, name))})
+    is_same = json.dumps(replace(config, input=other_input).identity()) == json.dumps(config.identity())
+    assert is_same == (name in NO_INFLUENCE_OF_INPUT)
 
 
 def test_of_a_dataset_only_the_cache_has_no_influence():
     dataset = DatasetConfig("name", "config", "split", "revision", "cache")
     identity = InputConfig(dataset=dataset).identity()
     for field in fields(DatasetConfig):
-        changed = InputConfig(dataset=replace(dataset, **{field.name: "other"})).identity()
-        assert (changed == identity) == (field.name == "cache")
+        other_identity = InputConfig(dataset=replace(dataset, **{field.name: "other"})).identity()
+        assert (other_identity == identity) == (field.name == "cache")
 
 
 def test_the_size_of_units_decides_a_tokenizer_only_where_a_tables_size_is_estimated():
-    def identities(*what: str) -> list[dict]:
+    def identities(*source: str) -> list[dict]:
         return [
-            parse(TrainTokenizerConfig, [*what, "--output", "tok", "--unit_bytes", size])[0].identity()
+            parse(TrainTokenizerConfig, [*source, "--output", "tok", "--unit_bytes", size])[0].identity()
             for size in ("1000", "2000")
         ]
 
-    one, two = identities("--input", "a.txt")
-    assert one == two
-    one, two = identities("--dataset_name", "name")
-    assert one != two
+    identity, other_identity = identities("--input", "a.txt")
+    assert identity == other_identity
+    identity, other_identity = identities("--dataset_name", "name")
+    assert identity != other_identity
 
 
 @pytest.fixture(scope="module")
@@ -98,8 +98,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Pa
     for number, name in enumerate(("a.txt", "b.txt")):
         (folder / name).write_text("\n\n".join(documents[6 * number :][:6]), encoding="utf-8")
     lines = [
-        json.dumps({"text": one, "body": two})
-        for one, two in zip(documents[:5], documents[20:25], strict=True)
+        json.dumps({"text": text, "body": body})
+        for text, body in zip(documents[:5], documents[20:25], strict=True)
     ]
     (folder / "c.jsonl").write_text("\n".join(lines), encoding="utf-8")
     return folder
@@ -119,7 +119,7 @@ def outcome(argv: list[str]) -> tuple[str, tuple]:
         control_ids=tokenizer.control_ids,
     )
     packing = {"packing": config.packing, "max_length": config.max_length, "pad_id": checked.pad_id}
-    given = []
+    content = []
     for unit in planned.units:
         rows = UnitRows(
             tokenizer=encoder,
@@ -129,10 +129,12 @@ def outcome(argv: list[str]) -> tuple[str, tuple]:
             on_bad=lambda record: None,
         )
         blocks = [(split, block.to_bytes()) for split, block in rows.blocks(read_unit(unit, config.input))]
-        given.append((blocks, [tail and (tail.ids.tobytes(), tail.starts.tobytes()) for tail in rows.tails]))
+        content.append(
+            (blocks, [tail and (tail.ids.tobytes(), tail.starts.tobytes()) for tail in rows.tails])
+        )
     layout = (config.split_names, config.shard_size, config.num_shards, config.shuffle, config.seed)
     features = (config.max_length, config.attention_mask, config.segment_ids)
-    return checked.fingerprint(), (given, layout, *features)
+    return checked.fingerprint(), (content, layout, *features)
 
 
 VALUES = {
@@ -160,11 +162,11 @@ def neighbours(draw) -> tuple[list, list]:
     flags, source = set(draw(st.lists(st.sampled_from(FLAGS)))), draw(FILES | MIXES)
     runs = []
     for _ in range(2):
-        changed = dict(options)
+        other_options = dict(options)
         for name in draw(st.lists(st.sampled_from(sorted(VALUES)), max_size=1)):
-            changed[name] = draw(st.sampled_from(VALUES[name]))
-        changed["--splits"] = ",".join(draw(st.permutations(options["--splits"].split(","))))
-        runs.append((changed, flags, (source[0], draw(st.permutations(source[1])))))
+            other_options[name] = draw(st.sampled_from(VALUES[name]))
+        other_options["--splits"] = ",".join(draw(st.permutations(options["--splits"].split(","))))
+        runs.append((other_options, flags, (source[0], draw(st.permutations(source[1])))))
     return runs[0], runs[1]
 
 
@@ -172,27 +174,29 @@ def words(run: tuple, folder: Path, tokenizer_folder: Path) -> list[str]:
     options, flags, (option, items) = run
     paths = [f"{folder}/{item}" for item in items]
     source = [option, *paths] if option == "--input" else [option, ",".join(paths)]
-    named = [word for pair in options.items() for word in pair]
-    return [*source, *named, *sorted(flags), "--tokenizer", str(tokenizer_folder), "--output", "out"]
+    option_words = [word for pair in options.items() for word in pair]
+    return [*source, *option_words, *sorted(flags), "--tokenizer", str(tokenizer_folder), "--output", "out"]
 
 
 @given(runs=neighbours())
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_equal_fingerprints_mean_equal_rows_at_equal_places(runs, folder: Path, tokenizer_folder: Path):
-    one, two = (outcome(words(run, folder, tokenizer_folder)) for run in runs)
-    if one[0] == two[0]:
-        assert one[1] == two[1]
+    first, second = (outcome(words(run, folder, tokenizer_folder)) for run in runs)
+    if first[0] == second[0]:
+        assert first[1] == second[1]
 
 
 @given(runs=neighbours(), engine=st.sampled_from(["auto", "hf"]))
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_order_of_inputs_and_the_engine_change_nothing(runs, engine, folder, tokenizer_folder):
     (options, flags, source), (_, _, permuted) = runs
-    one = outcome(words((options, flags, source), folder, tokenizer_folder))
-    assert one == outcome(words(({**options, "--engine": engine}, flags, permuted), folder, tokenizer_folder))
+    expected = outcome(words((options, flags, source), folder, tokenizer_folder))
+    assert expected == outcome(
+        words(({**options, "--engine": engine}, flags, permuted), folder, tokenizer_folder)
+    )
 
 
 def test_the_order_of_the_splits_changes_the_fingerprint_and_the_shards(folder: Path, tokenizer_folder: Path):
     runs = [({"--splits": splits}, set(), ("--input", ["*.txt"])) for splits in SPLITS[2:]]
-    one, two = (outcome(words(run, folder, tokenizer_folder)) for run in runs)
-    assert one[0] != two[0] and one[1] != two[1]
+    first, second = (outcome(words(run, folder, tokenizer_folder)) for run in runs)
+    assert first[0] != second[0] and first[1] != second[1]

@@ -17,11 +17,15 @@ VOCAB_SIZE = 20
 
 def statistics(seed: int) -> SplitStatistics:
     rng = np.random.default_rng(seed)
-    made = SplitStatistics.empty(VOCAB_SIZE)
+    split_statistics = SplitStatistics.empty(VOCAB_SIZE)
     tokens = rng.integers(1, 9, 5)
-    made.add_documents(rng.integers(0, VOCAB_SIZE, tokens.sum()), tokens, rng.integers(1, 2**33, 5))
-    made.add_rows(RowBlock(rng.integers(0, VOCAB_SIZE, (3, 8)).astype(np.uint16), np.full(3, 8, np.uint32)))
-    return made
+    split_statistics.add_documents(
+        rng.integers(0, VOCAB_SIZE, tokens.sum()), tokens, rng.integers(1, 2**33, 5)
+    )
+    split_statistics.add_rows(
+        RowBlock(rng.integers(0, VOCAB_SIZE, (3, 8)).astype(np.uint16), np.full(3, 8, np.uint32))
+    )
+    return split_statistics
 
 
 def write(path: Path, fingerprint: str = "f", unit: int = 3) -> FinishedUnit:
@@ -43,23 +47,23 @@ def write(path: Path, fingerprint: str = "f", unit: int = 3) -> FinishedUnit:
 
 def test_a_finished_unit_is_found_with_all_it_contains(tmp_path: Path):
     path = str(tmp_path / "units" / "unit")
-    made, found = write(Path(path)), find_unit(path, identity={"fingerprint": "f", "unit": 3})
-    assert found.blocks == made.blocks
-    assert [(place.split, place.first_row, place.rows) for place in found.blocks] == [
+    written_unit, unit = write(Path(path)), find_unit(path, identity={"fingerprint": "f", "unit": 3})
+    assert unit.blocks == written_unit.blocks
+    assert [(place.split, place.first_row, place.rows) for place in unit.blocks] == [
         (1, 0, 2),
         (0, 0, 1),
         (1, 2, 3),
     ]
-    assert (found.rows(0), found.rows(1)) == (1, 5)
+    assert (unit.rows(0), unit.rows(1)) == (1, 5)
     with open_sections(path) as file:
-        last = RowBlock.from_bytes(read_section(file, found.blocks[2].section, path))
-    assert last.ids.tolist() == np.arange(16, 40).reshape(3, 8).tolist()
-    assert found.tails[0] is None
-    assert (found.tails[1].ids.tolist(), found.tails[1].starts.tolist()) == ([0, 1, 2], [1])
-    assert [one.to_json() for one in found.statistics] == [statistics(seed).to_json() for seed in (0, 1)]
-    assert [one.rows_checksum for one in found.statistics] == [statistics(s).rows_checksum for s in (0, 1)]
-    assert found.excluded == Excluded(9, 3, 2, 1)
-    assert found.use == made.use and found.use.fallbacks.reasons["rare"] == 2
+        last_block = RowBlock.from_bytes(read_section(file, unit.blocks[2].section, path))
+    assert last_block.ids.tolist() == np.arange(16, 40).reshape(3, 8).tolist()
+    assert unit.tails[0] is None
+    assert (unit.tails[1].ids.tolist(), unit.tails[1].starts.tolist()) == ([0, 1, 2], [1])
+    assert [each.to_json() for each in unit.statistics] == [statistics(seed).to_json() for seed in (0, 1)]
+    assert [each.rows_checksum for each in unit.statistics] == [statistics(s).rows_checksum for s in (0, 1)]
+    assert unit.excluded == Excluded(9, 3, 2, 1)
+    assert unit.use == written_unit.use and unit.use.fallbacks.reasons["rare"] == 2
 
 
 def test_another_runs_unit_and_a_missing_one_are_not_found(tmp_path: Path):
@@ -76,9 +80,9 @@ def test_a_damaged_or_truncated_file_is_not_used(tmp_path: Path):
     data = path.read_bytes()
     rng = np.random.default_rng(0)
     for position in [*range(0, len(data), 37), *range(len(data) - 40, len(data))]:
-        damaged = bytearray(data)
-        damaged[position] ^= int(rng.integers(1, 256))
-        path.write_bytes(damaged)
+        damaged_data = bytearray(data)
+        damaged_data[position] ^= int(rng.integers(1, 256))
+        path.write_bytes(damaged_data)
         assert find_unit(str(path), identity={"fingerprint": "f", "unit": 3}) is None, position
     for size in [0, 1, 19, 20, len(data) // 2, len(data) - 1]:
         path.write_bytes(data[:size])

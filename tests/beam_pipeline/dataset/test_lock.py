@@ -33,8 +33,8 @@ def hold(folder: Path | str, **options):
 
 def test_a_second_run_is_refused_with_a_message_that_names_the_first(tmp_path: Path):
     folder = tmp_path / "deep" / "out" / "_staging"
-    with hold(folder) as held:
-        check_held(held.path, held.holder.run)
+    with hold(folder) as run_lock:
+        check_held(run_lock.path, run_lock.holder.run)
         with (
             pytest.raises(UsageError, match=rf"prepare, run by process {os.getpid()} on .* since .* UTC"),
             hold(folder),
@@ -56,8 +56,8 @@ def test_a_full_disk_is_an_error_that_names_the_lock_and_leaves_no_files(
         return write(file, data[:room], offset)
 
     monkeypatch.setattr(os, "pwrite", write_a_part)
-    full = pytest.raises(OSError, match=r"No space left on device: '.*out/_staging/run\.lock'")
-    with full, hold(tmp_path / "out" / "_staging"):
+    disk_full_error = pytest.raises(OSError, match=r"No space left on device: '.*out/_staging/run\.lock'")
+    with disk_full_error, hold(tmp_path / "out" / "_staging"):
         pass
     monkeypatch.undo()
     assert list(tmp_path.iterdir()) == []
@@ -102,8 +102,8 @@ def test_a_lock_ends_when_its_process_dies_but_not_while_it_is_stopped(
         os.kill(holder.pid, number)
         if number == signal.SIGKILL:
             holder.wait(timeout=60)
-            with hold(tmp_path) as held:
-                held.check()
+            with hold(tmp_path) as run_lock:
+                run_lock.check()
         else:
             os.waitid(os.P_PID, holder.pid, os.WSTOPPED)
             with pytest.raises(UsageError, match=rf"process {holder.pid} on"), hold(tmp_path):
@@ -114,19 +114,19 @@ def test_a_lock_ends_when_its_process_dies_but_not_while_it_is_stopped(
 
 
 def test_only_one_of_several_contenders_holds_the_lock_at_a_time(tmp_path: Path):
-    inside: list[int] = []
-    most: list[int] = []
-    taken: list[int] = []
+    holders: list[int] = []
+    holder_counts: list[int] = []
+    acquisitions: list[int] = []
 
     def contend(number: int) -> None:
-        while len(taken) < 12:
+        while len(acquisitions) < 12:
             try:
                 with hold(tmp_path / "out" / "_staging"):
-                    inside.append(number)
-                    most.append(len(inside))
+                    holders.append(number)
+                    holder_counts.append(len(holders))
                     time.sleep(0)
-                    inside.remove(number)
-                    taken.append(number)
+                    holders.remove(number)
+                    acquisitions.append(number)
             except UsageError:
                 time.sleep(0.01)
 
@@ -135,7 +135,7 @@ def test_only_one_of_several_contenders_holds_the_lock_at_a_time(tmp_path: Path)
         thread.start()
     for thread in threads:
         thread.join(timeout=120)
-    assert set(most) == {1} and len(taken) >= 12
+    assert set(holder_counts) == {1} and len(acquisitions) >= 12
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
@@ -152,16 +152,16 @@ def test_a_lock_of_another_machine_expires_after_ten_minutes_without_renewal(tmp
     assert [path.name for path in tmp_path.iterdir()] == ["run.lock"]
     before = time.time() - 11 * MINUTES
     os.utime(tmp_path / "run.lock", (before, before))
-    with hold(tmp_path) as held:
-        held.check()
+    with hold(tmp_path) as run_lock:
+        run_lock.check()
 
 
 def test_a_local_lock_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lock_holder, "_SECONDS_BETWEEN_RENEWALS", 0.02)
-    with hold(tmp_path) as held:
-        os.utime(held.path, (0, 0))
+    with hold(tmp_path) as run_lock:
+        os.utime(run_lock.path, (0, 0))
         deadline = time.monotonic() + 60
-        while Path(held.path).stat().st_mtime == 0:
+        while Path(run_lock.path).stat().st_mtime == 0:
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
@@ -171,25 +171,25 @@ def test_without_flock_the_lock_depends_on_a_files_existence(tmp_path: Path, mon
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    refused = pytest.raises(UsageError, match=r"if that run has ended, delete .*run\.lock\.held")
-    with hold(tmp_path / "out"), refused, hold(tmp_path / "out"):
+    usage_error = pytest.raises(UsageError, match=r"if that run has ended, delete .*run\.lock\.held")
+    with hold(tmp_path / "out"), usage_error, hold(tmp_path / "out"):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
 def test_checking_a_lost_lock_raises_lock_lost(tmp_path: Path):
-    with pytest.raises(LockLost, match=r"run\.lock was deleted"), hold(tmp_path) as held:
-        Path(held.path).unlink()
-        held.check()
-    with hold(tmp_path) as held:
-        run, path = held.holder.run, held.path
+    with pytest.raises(LockLost, match=r"run\.lock was deleted"), hold(tmp_path) as run_lock:
+        Path(run_lock.path).unlink()
+        run_lock.check()
+    with hold(tmp_path) as run_lock:
+        run, path = run_lock.holder.run, run_lock.path
     with hold(tmp_path), pytest.raises(LockLost, match="another run has taken it over"):
         check_held(path, run)
 
 
 def test_a_lock_in_a_bucket_excludes_a_second_run(gcs: Gcs):
-    with hold(URL) as held:
-        held.check()
+    with hold(URL) as run_lock:
+        run_lock.check()
         with (
             pytest.raises(
                 UsageError, match=rf"prepare, run by process {os.getpid()} .*expires 0:10:00 after"
@@ -210,9 +210,9 @@ class DroppingResponses(Gcs):
     def serve(self, request: Request) -> Response:
         answer = super().serve(request)
         if request.method in ("POST", "DELETE") and request.path != "/token":
-            self.asked += 1
-            if self.asked % 2:
-                self.lost += 1
+            self.request_count += 1
+            if self.request_count % 2:
+                self.lost_responses += 1
                 raise ConnectionAbortedError
         return answer
 
@@ -222,31 +222,31 @@ def test_a_lock_in_a_bucket_survives_errors_and_lost_responses(
 ):
     with DroppingResponses("data", faults=Faults(error_every=5)) as gcs:
         use(gcs, tmp_path, monkeypatch)
-        with hold(URL) as held:
-            held.check()
+        with hold(URL) as run_lock:
+            run_lock.check()
             with pytest.raises(UsageError, match="another run writes there"), hold(URL):
                 pass
-            held.name_job(JOB, renewed=True)
-            held.check()
-            held.name_job(JOB, renewed=True)
+            run_lock.name_job(JOB, renewed=True)
+            run_lock.check()
+            run_lock.name_job(JOB, renewed=True)
         assert gcs.below(URL) == {}
-        assert gcs.lost > 4 and gcs.failures
+        assert gcs.lost_responses > 4 and gcs.failures
 
 
 def test_exactly_one_of_several_runs_takes_over_a_stale_lock_in_a_bucket(gcs: Gcs):
     with hold(URL) as dead:
         gcs.age(f"{URL}/run.lock", 11 * MINUTES)
-        start, refused, took = threading.Barrier(4), [], []
+        start, errors, holders = threading.Barrier(4), [], []
         done = threading.Barrier(4)
 
         def contend() -> None:
             start.wait(30)
             try:
-                with hold(URL) as held:
-                    took.append(held.holder.run)
+                with hold(URL) as run_lock:
+                    holders.append(run_lock.holder.run)
                     done.wait(60)
             except UsageError as error:
-                refused.append(error)
+                errors.append(error)
                 done.wait(60)
 
         threads = [threading.Thread(target=contend) for _ in range(4)]
@@ -254,7 +254,7 @@ def test_exactly_one_of_several_runs_takes_over_a_stale_lock_in_a_bucket(gcs: Gc
             thread.start()
         for thread in threads:
             thread.join(timeout=120)
-        assert (len(took), len(refused)) == (1, 3)
+        assert (len(holders), len(errors)) == (1, 3)
         with pytest.raises(LockLost):
             dead.check()
         with pytest.raises(LockLost):
@@ -278,13 +278,13 @@ def test_a_renewed_lock_in_a_bucket_is_not_stale(gcs: Gcs, monkeypatch: pytest.M
 
 
 def test_a_jobs_lock_is_stale_only_after_the_job_has_ended(gcs: Gcs):
-    with hold(URL) as held:
-        held.name_job(JOB, renewed=False)  # the launcher does not wait
+    with hold(URL) as run_lock:
+        run_lock.name_job(JOB, renewed=False)  # the launcher does not wait
     assert set(gcs.below(URL)) == {"run.lock"}
-    asked: list[CloudJob] = []
+    queried_jobs: list[CloudJob] = []
 
     def runs(job: CloudJob) -> bool:
-        asked.append(job)
+        queried_jobs.append(job)
         return True
 
     gcs.age(f"{URL}/run.lock", 100 * MINUTES)
@@ -295,28 +295,28 @@ def test_a_jobs_lock_is_stale_only_after_the_job_has_ended(gcs: Gcs):
         hold(URL, job_runs=runs),
     ):
         pass
-    assert asked == [JOB]
+    assert queried_jobs == [JOB]
 
-    def unknown(job: CloudJob) -> bool:
+    def raise_unknown_state(job: CloudJob) -> bool:
         raise DataError("403 somebody may not list jobs")
 
     with (
         pytest.raises(
             UsageError, match=r"403 somebody.*; if the job has ended, delete gs://data/out/_staging/run.lock"
         ),
-        hold(URL, job_runs=unknown),
+        hold(URL, job_runs=raise_unknown_state),
     ):
         pass
-    with hold(URL, job_runs=lambda job: False) as taken:
-        taken.check()
+    with hold(URL, job_runs=lambda job: False) as next_lock:
+        next_lock.check()
     assert gcs.below(URL) == {}
 
 
 def test_a_jobs_last_step_releases_its_lock_and_can_be_retried(gcs: Gcs):
-    with hold(URL) as held:
-        held.name_job(JOB, renewed=True)
-        lock.release_job_lock(held.path, held.holder.run)
-        lock.release_job_lock(held.path, held.holder.run)  # the step may run again
+    with hold(URL) as run_lock:
+        run_lock.name_job(JOB, renewed=True)
+        lock.release_job_lock(run_lock.path, run_lock.holder.run)
+        lock.release_job_lock(run_lock.path, run_lock.holder.run)  # the step may run again
     assert gcs.below(URL) == {}
-    with hold(URL) as other, pytest.raises(LockLost):
-        lock.release_job_lock(other.path, held.holder.run)
+    with hold(URL) as next_lock, pytest.raises(LockLost):
+        lock.release_job_lock(next_lock.path, run_lock.holder.run)

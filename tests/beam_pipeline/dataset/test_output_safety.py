@@ -33,7 +33,7 @@ SIZE = ["--max_length", "32", "--shard_size", "20"]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, source: Path, tokenizer_folder: Path) -> Path:
+def finished_output(tmp_path_factory: pytest.TempPathFactory, source: Path, tokenizer_folder: Path) -> Path:
     """A small dataset."""
     folder = tmp_path_factory.mktemp("made") / "out"
     prepare.main(arguments(source, tokenizer_folder, folder, *SIZE))
@@ -41,17 +41,19 @@ def made(tmp_path_factory: pytest.TempPathFactory, source: Path, tokenizer_folde
 
 
 @pytest.fixture
-def out(made: Path, tmp_path: Path) -> Path:
-    """A copy of `made`, to change."""
-    return Path(shutil.copytree(made, tmp_path / "out"))
+def out(finished_output: Path, tmp_path: Path) -> Path:
+    """A copy of `finished_output`, to change."""
+    return Path(shutil.copytree(finished_output, tmp_path / "out"))
 
 
 @pytest.fixture
 def run(tmp_path: Path, source: Path, tokenizer_folder: Path):
-    """Returns a function that runs `prepare`, by default as for `made` and into the folder `out`."""
+    """Returns a function that runs `prepare`, by default as for `finished_output` and into the folder `out`."""
 
-    def run_prepare(*options: str, given: Path = source, tokenizer: Path = tokenizer_folder, to: str = "out"):
-        prepare.main(arguments(given, tokenizer, tmp_path / to, *SIZE, *options))
+    def run_prepare(
+        *options: str, text_input: Path = source, tokenizer: Path = tokenizer_folder, output_name: str = "out"
+    ):
+        prepare.main(arguments(text_input, tokenizer, tmp_path / output_name, *SIZE, *options))
 
     return run_prepare
 
@@ -146,8 +148,8 @@ def test_overwrite_refuses_what_was_changed_since(run, out: Path, name: str):
 def test_no_manifest_can_outlive_the_files_it_lists_when_the_power_fails(
     run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    out, synced, seen = tmp_path / "new" / "out", set(), []
-    sync, put = os.fsync, filesystem.rename
+    out, synced, renamed_manifests = tmp_path / "new" / "out", set(), []
+    sync, rename = os.fsync, filesystem.rename
 
     def noting_sync(file: int) -> None:
         sync(file)
@@ -155,31 +157,31 @@ def test_no_manifest_can_outlive_the_files_it_lists_when_the_power_fails(
 
     def publishing(temporary: str, path: str) -> None:
         if Path(path).name == MANIFEST:
-            seen.append(path)
+            renamed_manifests.append(path)
             parts = [path for path in out.rglob("*") if "_staging" not in path.parts]
             assert len(parts) > 8
             assert {
                 str(part) for part in [*parts, out, out.parent] if part.stat().st_ino not in synced
             } == set()
-        put(temporary, path)
+        rename(temporary, path)
 
     monkeypatch.setattr(os, "fsync", noting_sync)
     monkeypatch.setattr(filesystem, "rename", publishing)
-    run(to="new/out")
-    assert seen == [str(out / "train" / MANIFEST)]
-    assert Path(seen[0]).stat().st_ino in synced
+    run(output_name="new/out")
+    assert renamed_manifests == [str(out / "train" / MANIFEST)]
+    assert Path(renamed_manifests[0]).stat().st_ino in synced
 
 
 def test_names_that_are_not_utf_8_are_refused_before_anything_is_written(
     tmp_path: Path, source: Path, tokenizer_folder: Path, capsys
 ):
-    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/odd\xff.txt"))
-    odd.write_bytes(source.read_bytes())
+    non_utf8_path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/odd\xff.txt"))
+    non_utf8_path.write_bytes(source.read_bytes())
     assert main("prepare", arguments(tmp_path / "*.txt", tokenizer_folder, tmp_path / "out")) == 2
     assert "its name is not UTF-8; rename it" in capsys.readouterr().err
-    assert main("prepare", arguments(source, tokenizer_folder, odd.with_suffix(".out"))) == 2
+    assert main("prepare", arguments(source, tokenizer_folder, non_utf8_path.with_suffix(".out"))) == 2
     assert "is not UTF-8; rename the file or the folder" in capsys.readouterr().err
-    assert sorted(tmp_path.iterdir()) == [odd]
+    assert sorted(tmp_path.iterdir()) == [non_utf8_path]
 
 
 def test_a_split_whose_shards_would_have_names_too_long_is_refused(run, tmp_path: Path):
@@ -194,7 +196,7 @@ def test_an_input_without_documents_makes_no_dataset(tmp_path: Path, run, text: 
     (tmp_path / "input.txt").write_text(text)
     (tmp_path / "out").mkdir()
     with pytest.raises(DataError, match="contains no documents"):
-        run(given=tmp_path / "input.txt")
+        run(text_input=tmp_path / "input.txt")
     assert not list(tmp_path.glob("out/*/manifest.json"))
     assert text or not list((tmp_path / "out").iterdir())
 
@@ -216,7 +218,7 @@ def test_a_damaged_dataset_is_not_kept_as_a_finished_one(run, out: Path, name: s
     assert content(out) == before
 
 
-def test_broken_lists_of_a_runs_files_list_nothing(run, out: Path, made: Path):
+def test_broken_lists_of_a_runs_files_list_nothing(run, out: Path, finished_output: Path):
     for folder in ("written", "finished"):
         (out / "_staging" / ("a" * 16) / folder).mkdir(parents=True)
         for number, text in enumerate(
@@ -224,7 +226,7 @@ def test_broken_lists_of_a_runs_files_list_nothing(run, out: Path, made: Path):
         ):
             (out / "_staging" / ("a" * 16) / folder / f"{number}.json").write_text(text)
     run("--overwrite")
-    assert content(out) == content(made)
+    assert content(out) == content(finished_output)
 
 
 def test_a_manifest_without_the_form_of_its_version_is_not_ours(run, tmp_path: Path):
@@ -239,51 +241,51 @@ def test_a_manifest_without_the_form_of_its_version_is_not_ours(run, tmp_path: P
 
 @pytest.mark.parametrize("files", [["../../precious.txt"], "tokenizer.json", [1], None])
 def test_a_tokenizers_record_can_name_no_file_of_another_folder(tmp_path: Path, source: Path, files: object):
-    out, precious = tmp_path / "a" / "tokenizer", tmp_path / "precious.txt"
+    out, users_file = tmp_path / "a" / "tokenizer", tmp_path / "precious.txt"
     write(tmp_path, "precious.txt", "a/tokenizer/tokenizer.json")
     record = {"format": "tokenmill-tokenizer", "fingerprint": "0" * 64, "files": files}
     (out / "tokenmill.json").write_text(json.dumps(record))
     with pytest.raises(UsageError, match="contains files that train-tokenizer did not write"):
         train_tokenizer.main([*tokenizer_command(source, out), "--overwrite"])
-    assert precious.exists()
+    assert users_file.exists()
 
 
-@pytest.mark.parametrize("inside", ["tokenizer", "my-tokenizer", "link"])
+@pytest.mark.parametrize("location", ["tokenizer", "my-tokenizer", "link"])
 def test_a_tokenizer_inside_the_output_is_refused(
-    run, out: Path, tmp_path: Path, tokenizer_folder: Path, inside: str
+    run, out: Path, tmp_path: Path, tokenizer_folder: Path, location: str
 ):
-    given = out / inside
-    if inside == "link":
+    tokenizer = out / location
+    if location == "link":
         (tmp_path / "elsewhere").symlink_to(out / "tokenizer")
-        given = tmp_path / "elsewhere"
-    elif inside != "tokenizer":
-        shutil.copytree(tokenizer_folder, given)
+        tokenizer = tmp_path / "elsewhere"
+    elif location != "tokenizer":
+        shutil.copytree(tokenizer_folder, tokenizer)
     before = content(tmp_path)
     for options in ([], ["--overwrite"], ["--resume"]):
         with pytest.raises(UsageError, match="a run must not write where it reads; copy the tokenizer"):
-            run(*options, tokenizer=given)
+            run(*options, tokenizer=tokenizer)
     assert content(tmp_path) == before
 
 
-@pytest.mark.parametrize("by", ["name", "link to the folder", "link to the file", "linked split"])
-def test_an_input_inside_the_output_is_refused(run, tmp_path: Path, source: Path, by: str):
+@pytest.mark.parametrize("location", ["name", "link to the folder", "link to the file", "linked split"])
+def test_an_input_inside_the_output_is_refused(run, tmp_path: Path, source: Path, location: str):
     out = tmp_path / "out"
-    given = out / "deep" / "text.txt"
-    given.parent.mkdir(parents=True)
-    shutil.copy(source, given)
-    if by == "link to the folder":
+    text_file = out / "deep" / "text.txt"
+    text_file.parent.mkdir(parents=True)
+    shutil.copy(source, text_file)
+    if location == "link to the folder":
         (tmp_path / "corpus").symlink_to(out / "deep")
-        given = tmp_path / "corpus" / "*.txt"
-    elif by == "link to the file":
-        (tmp_path / "link.txt").symlink_to(given)
-        given = tmp_path / "link.txt"
-    elif by == "linked split":
+        text_file = tmp_path / "corpus" / "*.txt"
+    elif location == "link to the file":
+        (tmp_path / "link.txt").symlink_to(text_file)
+        text_file = tmp_path / "link.txt"
+    elif location == "linked split":
         (out / "deep").rename(tmp_path / "corpus")
         (out / "train").symlink_to(tmp_path / "corpus")
-        given = tmp_path / "corpus" / "text.txt"
+        text_file = tmp_path / "corpus" / "text.txt"
     before = content(tmp_path)
     with pytest.raises(UsageError, match=r"contains the input file .*(text|link)\.txt"):
-        run("--overwrite", given=given)
+        run("--overwrite", text_input=text_file)
     assert content(tmp_path) == before
 
 
@@ -292,52 +294,57 @@ def test_an_output_beside_its_input_and_in_its_tokenizers_folder(
 ):
     folder = shutil.copytree(tokenizer_folder, tmp_path / "all")
     shutil.copy(source, folder)
-    run(given=folder / "*.txt", tokenizer=folder, to="all/out")
+    run(text_input=folder / "*.txt", tokenizer=folder, output_name="all/out")
     assert defects(folder / "out") == []
 
 
 def test_a_tokenizers_run_leaves_a_users_partial_folder_alone(tmp_path: Path, source: Path):
     write(tmp_path / "tok.partial", "mine", "new/mine", "old/mine")
     before = content(tmp_path)
-    what = tokenizer_command(source, tmp_path / "tok")
-    train_tokenizer.main(what)
+    command = tokenizer_command(source, tmp_path / "tok")
+    train_tokenizer.main(command)
     assert {name: data for name, data in content(tmp_path).items() if not name.startswith("tok/")} == before
     assert (tmp_path / "tok" / "tokenizer.json").exists()
 
 
 def test_a_tokenizer_that_was_moved_away_for_a_new_one_comes_back(tmp_path: Path, source: Path):
-    what = tokenizer_command(source, tmp_path / "tok")
-    train_tokenizer.main(what)
-    made = content(tmp_path / "tok")
+    command = tokenizer_command(source, tmp_path / "tok")
+    train_tokenizer.main(command)
+    tokenizer_content = content(tmp_path / "tok")
     staging = tmp_path / "tok.partial" / ("0" * 16)
     staging.mkdir(parents=True)
     (tmp_path / "tok").rename(staging / "old")  # as a run that was killed leaves it
-    train_tokenizer.main([*what, "--resume"])
-    assert content(tmp_path) == {f"tok/{name}": data for name, data in made.items()}
+    train_tokenizer.main([*command, "--resume"])
+    assert content(tmp_path) == {f"tok/{name}": data for name, data in tokenizer_content.items()}
 
 
 STRANGE = "da?a [v1] *{x}"
 
 
 def test_characters_of_patterns_in_paths_mean_themselves(
-    run, tmp_path: Path, made: Path, source: Path, tokenizer_folder: Path, capsys: pytest.CaptureFixture
+    run,
+    tmp_path: Path,
+    finished_output: Path,
+    source: Path,
+    tokenizer_folder: Path,
+    capsys: pytest.CaptureFixture,
 ):
     for neighbour in ("data v x", "data v1", "daxa [v1] yx"):
-        shutil.copytree(made, tmp_path / neighbour)
+        shutil.copytree(finished_output, tmp_path / neighbour)
     shutil.copytree(tokenizer_folder, tmp_path / "tok[en]*")
     shutil.copytree(tokenizer_folder, tmp_path / "toke")
     (tmp_path / "toke" / "special_tokens_map.json").write_text("broken")
     before = content(tmp_path)
     out = tmp_path / STRANGE
-    given = {"tokenizer": tmp_path / "tok[en]*", "to": STRANGE}
-    run("--on_bad_record", "skip", **given)
+    places = {"tokenizer": tmp_path / "tok[en]*", "output_name": STRANGE}
+    run("--on_bad_record", "skip", **places)
     assert defects(out) == []
-    assert content(out).keys() == content(made).keys()
+    assert content(out).keys() == content(finished_output).keys()
     inspection.main([str(out), "--record", "train:0:3"])
     assert "text.txt" in capsys.readouterr().out
     with pytest.raises(UsageError, match="contains the same dataset"):
-        run("--on_bad_record", "skip", **given)
-    run("--overwrite", "--seed", "1", **given)
+        run("--on_bad_record", "skip", **places)
+    run("--overwrite", "--seed", "1", **places)
     assert defects(out) == []
     train_tokenizer.main(tokenizer_command(source, tmp_path / "t[1]"))
     after = content(tmp_path)
@@ -369,8 +376,8 @@ def test_a_split_for_which_nothing_is_left(run, splits: str):
 def test_bad_records_of_a_failed_run_are_not_in_the_way_of_the_next(
     run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    given = tmp_path / "some.jsonl"
-    given.write_text('{"text": "a"}\n{"text": 3}\n')
+    jsonl = tmp_path / "some.jsonl"
+    jsonl.write_text('{"text": "a"}\n{"text": 3}\n')
 
     def write_and_fail(*args):
         write_bad_records(*args)
@@ -379,7 +386,7 @@ def test_bad_records_of_a_failed_run_are_not_in_the_way_of_the_next(
     options = ("--on_bad_record", "skip", "--max_bad_ratio", "1")
     with monkeypatch.context() as patched, pytest.raises(DataError, match="No space left"):
         patched.setattr(tokenize, "write_bad_records", write_and_fail)
-        run(*options, given=given)
+        run(*options, text_input=jsonl)
     assert list(content(tmp_path / "out")) == ["bad_records/unit-000000.jsonl"]
-    run(*options, given=given)
+    run(*options, text_input=jsonl)
     assert defects(tmp_path / "out") == []

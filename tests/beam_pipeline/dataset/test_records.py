@@ -95,16 +95,16 @@ def test_errors_name_the_damaged_record_and_its_byte():
         RecordError, match=rf"record 1 at byte {offset}: the file ends within the record's length"
     ):
         frames(data[: offset + 3])
-    broken = bytearray(data)
-    broken[offset + 20] ^= 1
+    damaged_data = bytearray(data)
+    damaged_data[offset + 20] ^= 1
     with pytest.raises(
         RecordError, match=rf"record 1 at byte {offset}: the checksum of the record's data is wrong"
     ):
-        frames(bytes(broken))
-    broken = bytearray(data)
-    broken[0] ^= 1
+        frames(bytes(damaged_data))
+    damaged_data = bytearray(data)
+    damaged_data[0] ^= 1
     with pytest.raises(RecordError, match="record 0 at byte 0: the checksum of the record's length is wrong"):
-        frames(bytes(broken))
+        frames(bytes(damaged_data))
 
 
 def test_errors_name_wrong_features():
@@ -145,9 +145,9 @@ def test_long_rows_are_decoded_a_few_at_a_time():
 def test_a_record_that_is_too_large_is_not_read():
     block = RowBlock(np.ones((1, 8), np.uint16), np.array([8], np.uint32))
     frame = encode_rows(block, features=("input_ids",), max_value=1)
-    most = len(frame) - 16
-    assert list(read_frames(io.BytesIO(frame), "x", most)) == [frame[12:-4]]
+    max_bytes = len(frame) - 16
+    assert list(read_frames(io.BytesIO(frame), "x", max_bytes)) == [frame[12:-4]]
     with pytest.raises(
-        RecordError, match=rf"x: record 0 at byte 0: the record has {most} bytes; the maximum is"
+        RecordError, match=rf"x: record 0 at byte 0: the record has {max_bytes} bytes; the maximum is"
     ):
-        next(read_frames(io.BytesIO(frame), "x", most - 1))
+        next(read_frames(io.BytesIO(frame), "x", max_bytes - 1))

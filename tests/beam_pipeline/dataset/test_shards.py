@@ -25,8 +25,8 @@ def block(slots: list[int]) -> RowBlock:
 
 
 def test_rows_are_put_into_their_slots_in_whatever_order_they_come():
-    whole = assemble([block([4, 0]), block([]), block([2, 1, 3])], 5, "x")
-    assert whole.ids[:, 0].tolist() == [0, 1, 2, 3, 4]
+    assembled = assemble([block([4, 0]), block([]), block([2, 1, 3])], 5, "x")
+    assert assembled.ids[:, 0].tolist() == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
@@ -72,18 +72,18 @@ def test_adding_a_few_rows_takes_no_memory_or_time_for_the_others():
 def test_shard_names_have_the_split_the_number_and_the_records():
     assert shard_name("train", 17, 5000, "tfrecord") == "train-00017-5000.tfrecord"
     assert shard_name("train", 1234567, 1, "parquet") == "train-1234567-1.parquet"
-    found = SHARD_NAME.fullmatch("train-00017-5000.tfrecord")
-    assert (found["split"], int(found["shard"]), int(found["records"])) == ("train", 17, 5000)
+    match = SHARD_NAME.fullmatch("train-00017-5000.tfrecord")
+    assert (match["split"], int(match["shard"]), int(match["records"])) == ("train", 17, 5000)
 
 
 FEATURES = feature_names(attention_mask=True, segment_ids=False, position_ids=False)
 
 
 def write(folder, before_publishing=lambda info: None) -> ShardInfo:
-    whole = assemble([block(list(range(20)))], 20, "x")
+    rows = assemble([block(list(range(20)))], 20, "x")
     path, temporary = str(folder / "train" / "train-00000-20.tfrecord"), str(folder / "_staging" / "x")
     return write_shard(
-        whole,
+        rows,
         encode=TFRecord(RowForm(max_length=8, vocab_size=100, features=FEATURES)).encode,
         with_offsets=True,
         path=path,
@@ -115,8 +115,8 @@ def test_offsets_are_the_places_of_the_records(tmp_path):
     for first, end in pairwise(offsets):
         assert int.from_bytes(data[first : first + 8], "little") == end - first - 16
     for name, (size, crc) in files_of_shard(info.to_json()).items():
-        written = (tmp_path / "train" / name).read_bytes()
-        assert (size, crc) == (len(written), f"{google_crc32c.value(written):08x}")
+        listed_data = (tmp_path / "train" / name).read_bytes()
+        assert (size, crc) == (len(listed_data), f"{google_crc32c.value(listed_data):08x}")
 
 
 @pytest.mark.parametrize("size", [1, 7, 8, 100])
@@ -149,13 +149,13 @@ def test_a_second_attempt_writes_nothing(tmp_path):
 def test_an_existing_file_with_other_content_is_never_replaced(tmp_path, monkeypatch, hard_links, name):
     if not hard_links:
         monkeypatch.setattr(filesystem.os, "link", no_hard_links)
-    existing = tmp_path / name
-    existing.parent.mkdir(parents=True)
-    existing.write_bytes(b"precious")
+    shard_path = tmp_path / name
+    shard_path.parent.mkdir(parents=True)
+    shard_path.write_bytes(b"precious")
     with pytest.raises(DataError, match=re.escape(f"{name}: already exists, and this run did not write it")):
         write(tmp_path)
     assert set(files_in(tmp_path)) <= set(FILES)
-    assert existing.read_bytes() == b"precious"
+    assert shard_path.read_bytes() == b"precious"
 
 
 def no_hard_links(*_, **__):

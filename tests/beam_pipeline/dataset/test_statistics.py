@@ -40,8 +40,8 @@ def test_bytes_per_token_in_quarter_bytes_and_the_last_bin_holds_all_above():
     sizes = np.array([0, 1, 15, 16, 1000, 7], np.int64)
     statistics.add_documents(np.zeros(14, np.uint16), tokens, sizes)
     ratios = statistics.to_json()["document_bytes_per_token"]
-    found = {ratios["edges"][i]: count for i, count in enumerate(ratios["counts"]) if count}
-    assert found == {0.0: 1, 0.25: 1, 3.75: 1, 16.0: 2}  # the document without tokens is left out
+    count_by_edge = {ratios["edges"][i]: count for i, count in enumerate(ratios["counts"]) if count}
+    assert count_by_edge == {0.0: 1, 0.25: 1, 3.75: 1, 16.0: 2}  # the document without tokens is left out
 
 
 def test_rows_by_their_fill():
@@ -62,9 +62,9 @@ def test_rows_by_their_fill():
 def test_parts_add_up_to_the_whole():
     lengths = [0, 1, 5, 70000, 3, 2**31]
     block = RowBlock(np.arange(32, dtype=np.uint16).reshape(4, 8), np.array([8, 8, 8, 3], np.uint32))
-    whole = SplitStatistics.empty(VOCAB_SIZE)
-    whole.add_documents(*documents(lengths))
-    whole.add_rows(block)
+    total = SplitStatistics.empty(VOCAB_SIZE)
+    total.add_documents(*documents(lengths))
+    total.add_rows(block)
     first, second = SplitStatistics.empty(VOCAB_SIZE), SplitStatistics.empty(VOCAB_SIZE)
     split = sum(length % 41 for length in lengths[:2])
     ids, tokens, sizes = documents(lengths)
@@ -73,8 +73,8 @@ def test_parts_add_up_to_the_whole():
     first.add_rows(block.take(slice(0, 1)))
     second.add_rows(block.take(slice(1, 4)))
     merged = SplitStatistics.empty(VOCAB_SIZE).merge(pickle.loads(pickle.dumps(second))).merge(first)
-    assert merged.to_json() == whole.to_json()
-    assert merged.rows_checksum == whole.rows_checksum < 2**64
+    assert merged.to_json() == total.to_json()
+    assert merged.rows_checksum == total.rows_checksum < 2**64
 
 
 def test_entropy_is_that_of_the_distribution():

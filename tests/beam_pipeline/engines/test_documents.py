@@ -85,15 +85,15 @@ def test_documents_are_as_hf_encodes_them(name: str, save: Callable[..., Path]):
     assert encode(tokenizer_of(folder), texts) == expected
     # Exactly one eos token ends each document, whether or not the template has one.
     eos = tokenizer.token_to_id("</s>")
-    ended = [text if text[-1:] == [eos] else [*text, eos] for text in expected]
-    assert encode(tokenizer_of(folder, append_eos=True), texts) == ended
+    texts_with_eos = [text if text[-1:] == [eos] else [*text, eos] for text in expected]
+    assert encode(tokenizer_of(folder, append_eos=True), texts) == texts_with_eos
 
 
 def test_only_templates_are_taken(save: Callable[..., Path]):
     tokenizer = Tokenizer.from_file(str(save("bpe-gpt2") / "tokenizer.json"))
-    for single in ("<s> </s>", "<s> $A <s> $A"):
+    for template in ("<s> </s>", "<s> $A <s> $A"):
         tokenizer.post_processor = processors.TemplateProcessing(
-            single=single, special_tokens=[("<s>", 1500), ("</s>", 1501)]
+            single=template, special_tokens=[("<s>", 1500), ("</s>", 1501)]
         )
         with pytest.raises(UsageError, match="only templates that put tokens before and after"):
             find_template(load_tokenizer(tokenizer.to_str()))
@@ -134,8 +134,16 @@ def test_the_options_of_prepare(save: Callable[..., Path], tmp_path: Path):
     fingerprints = set()
     for options, count in (([], 0), (["--append_eos"], 2), (["--append_eos", "--parse_special_tokens"], 3)):
         output = tmp_path / "-".join(["out", *options])
-        more = ["--max_length", "64", "--shuffle", "none", "--pad_token", "<|endoftext|>", *options]
-        prepare.main(arguments(text, folder, output, *more))
+        prepare_options = [
+            "--max_length",
+            "64",
+            "--shuffle",
+            "none",
+            "--pad_token",
+            "<|endoftext|>",
+            *options,
+        ]
+        prepare.main(arguments(text, folder, output, *prepare_options))
         manifest = json.loads((output / "train" / "manifest.json").read_text())
         assert manifest["tokenizer"]["special_token_ids"]["pad"] == pad
         fingerprints.add(manifest["fingerprint"])
@@ -152,11 +160,11 @@ def test_a_tokenizer_without_a_pad_token_pads_with_any_id(
     folder = save("bpe-gpt2", **config)
     text = tmp_path / "text.txt"
     text.write_text("one two\nthree\n")
-    what = ["--input", str(text), "--tokenizer", str(folder), "--max_length", "64"]
+    command = ["--input", str(text), "--tokenizer", str(folder), "--max_length", "64"]
     with pytest.raises(UsageError, match="has no pad token, which --no_attention_mask needs"):
-        prepare.main([*what, "--output", str(tmp_path / "none"), "--no_attention_mask"])
+        prepare.main([*command, "--output", str(tmp_path / "none"), "--no_attention_mask"])
     capsys.readouterr()
-    prepare.main([*what, "--output", str(tmp_path / "out")])
+    prepare.main([*command, "--output", str(tmp_path / "out")])
     pad = 1501 if config else 0
     notes = [line for line in capsys.readouterr().err.splitlines() if "pad token" in line]
     assert len(notes) == 1 and f"padded with the id {pad} " in notes[0]

@@ -64,21 +64,21 @@ def run(source: Path, tokenizer_folder: Path, tmp_path: Path):
 
 def engines(dataset: Path) -> list[dict]:
     """Returns what the manifests have about engines, which must be equal in all splits."""
-    found = [read_manifest(str(dataset / split))["engines"] for split in ("train", "validation")]
-    assert found[0] == found[1]
-    return found[0]
+    engines_by_split = [read_manifest(str(dataset / split))["engines"] for split in ("train", "validation")]
+    assert engines_by_split[0] == engines_by_split[1]
+    return engines_by_split[0]
 
 
 def test_all_documents_are_counted_however_the_work_is_distributed(run, capsys):
     out = run("out", "--dedup", "exact")
-    shown = capsys.readouterr().out
+    summary = capsys.readouterr().out
     (engine,) = engines(out)
-    left = engine["left_to_hf"]
+    left_to_hf = engine["left_to_hf"]
     assert (engine["name"], engine["documents"]) == ("tokie", 397)
-    assert left["documents"] == 60 and left["reasons"] == {REASON: 60}
-    assert left["bytes"] >= 60 * len(f" {INEXACT}x".encode())
-    assert f"397 documents encoded by tokie {engine['version']}; parts of 60 (15.11%) by Hugging" in shown
-    assert "WARNING: this run was slow" in shown
+    assert left_to_hf["documents"] == 60 and left_to_hf["reasons"] == {REASON: 60}
+    assert left_to_hf["bytes"] >= 60 * len(f" {INEXACT}x".encode())
+    assert f"397 documents encoded by tokie {engine['version']}; parts of 60 (15.11%) by Hugging" in summary
+    assert "WARNING: this run was slow" in summary
     page = (out / "report.html").read_text(encoding="utf-8")
     assert f"tokie {engine['version']}" in page and "60 (15.11%)" in page and f"{REASON} (60)" in page
     assert defects(out) == []
@@ -139,9 +139,9 @@ def test_a_tokenizer_without_a_fast_engine_is_left_to_hf_with_the_reason(
     (engine,) = engines(run("out", tokenizer=folder))
     reason = "the pre-tokenizer Whitespace + Metaspace"
     assert engine["name"] == "hf" and engine["left_to_hf"]["reasons"] == {reason: 417}
-    shown = capsys.readouterr().out
-    assert f"417 documents encoded by Hugging Face's tokenizers {engine['version']}, since no" in shown
-    assert reason in shown
+    summary = capsys.readouterr().out
+    assert f"417 documents encoded by Hugging Face's tokenizers {engine['version']}, since no" in summary
+    assert reason in summary
 
 
 DAMAGE = {
@@ -160,7 +160,7 @@ DAMAGE = {
 
 
 @pytest.fixture(scope="module")
-def finished(source: Path, tokenizer_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_dataset(source: Path, tokenizer_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished") / "out"
     prepare.main(arguments(source, tokenizer_folder, folder, *OPTIONS))
     return folder
@@ -175,15 +175,15 @@ def edit(dataset: Path, change) -> None:
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_verify_rejects_counts_that_contradict_each_other(name: str, finished: Path, tmp_path: Path):
+def test_verify_rejects_counts_that_contradict_each_other(name: str, finished_dataset: Path, tmp_path: Path):
     change, message = DAMAGE[name]
-    dataset = Path(shutil.copytree(finished, tmp_path / "dataset"))
+    dataset = Path(shutil.copytree(finished_dataset, tmp_path / "dataset"))
     edit(dataset, lambda manifest: change(manifest["engines"]))
-    found = defects(dataset)
-    assert any(message in defect for defect in found), found
+    dataset_defects = defects(dataset)
+    assert any(message in defect for defect in dataset_defects), dataset_defects
 
 
-def test_verify_rejects_engines_that_differ_between_splits(finished: Path, tmp_path: Path):
-    dataset = Path(shutil.copytree(finished, tmp_path / "dataset"))
+def test_verify_rejects_engines_that_differ_between_splits(finished_dataset: Path, tmp_path: Path):
+    dataset = Path(shutil.copytree(finished_dataset, tmp_path / "dataset"))
     edit(dataset, lambda m: m["engines"][0].update(version=m["split"]))
     assert any("its engines differ from" in defect for defect in defects(dataset))

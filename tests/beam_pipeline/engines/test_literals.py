@@ -18,31 +18,31 @@ TEXTS = strategies.lists(strategies.text(alphabet="ab< \n\u3000é", max_size=20)
 @settings(deadline=None)
 @given(tokens=TOKENS, texts=TEXTS, parse=strategies.booleans())
 def test_places(tokens: dict[str, dict[str, bool]], texts: list[str], parse: bool):
-    exact = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
+    tokenizer = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
     for content, options in tokens.items():
         token = AddedToken(content, normalized=False, **options)
-        exact.add_special_tokens([token]) if options["special"] else exact.add_tokens([token])
-    exact.encode_special_tokens = not parse
-    added = [
-        {"id": exact.token_to_id(content), "content": content, **options}
+        tokenizer.add_special_tokens([token]) if options["special"] else tokenizer.add_tokens([token])
+    tokenizer.encode_special_tokens = not parse
+    added_tokens = [
+        {"id": tokenizer.token_to_id(content), "content": content, **options}
         for content, options in tokens.items()
     ]
-    ignored = [token["content"] for token in added if token["special"] and not parse]
-    literals = Literals(added, ignored)
-    actual, unknown = literals.find(texts)
+    ignored = [token["content"] for token in added_tokens if token["special"] and not parse]
+    literals = Literals(added_tokens, ignored)
+    actual, undecided = literals.find(texts)
     split = literals.split(texts)
     if split is not None:
         cut = cut_at(texts, actual)
-        assert not unknown and split.texts == cut.texts
+        assert not undecided and split.texts == cut.texts
         for name in ("owners", "indices", "tokens", "counts"):
             assert getattr(split, name).tolist() == getattr(cut, name).tolist(), name
     for index, text in enumerate(texts):
-        encoding = exact.encode(text, add_special_tokens=False)
+        encoding = tokenizer.encode(text, add_special_tokens=False)
         expected = [
             (*place, number) for number, place in zip(encoding.ids, encoding.offsets, strict=True) if number
         ]
-        if index in unknown:
-            assert expected or any(token["single_word"] for token in added)
+        if index in undecided:
+            assert expected or any(token["single_word"] for token in added_tokens)
         else:
             assert actual.get(index, []) == expected
 

@@ -32,11 +32,11 @@ def batch_of(texts: list[str]) -> DocumentBatch:
 def wrong_on(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Replaces the engine with one that gives wrong ids for texts with this word."""
 
-    def plant(word: str) -> None:
-        right = cores.TokieCore.encode
+    def replace_core(word: str) -> None:
+        correct_encode = cores.TokieCore.encode
 
         def encode(self: cores.TokieCore, pieces: Sequence[str]) -> cores.FlatIds:
-            ids, lengths = right(self, pieces)
+            ids, lengths = correct_encode(self, pieces)
             ids = ids.copy()
             for number, end in enumerate(np.cumsum(lengths).tolist()):
                 if word in pieces[number]:
@@ -45,7 +45,7 @@ def wrong_on(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
         monkeypatch.setattr(cores.TokieCore, "encode", encode)
 
-    return plant
+    return replace_core
 
 
 def test_a_wrong_engine_is_found(make_tokenizer: Callable[[str], str], wrong_on: Callable[[str], None]):
@@ -60,10 +60,10 @@ def test_a_wrong_engine_is_found(make_tokenizer: Callable[[str], str], wrong_on:
     ids, lengths = engine.encode_batch(texts)
     with pytest.raises(
         EngineMismatch, match=r"the engine tokie and HF's tokenizer give different ids .* use --engine hf"
-    ) as caught:
+    ) as error:
         # Such a small input is checked as a whole.
         SampleCheck(engine, input_bytes=1000, seed=0)(batch, ids, lengths)
-    assert (caught.value.name, caught.value.place) == ("folder/file.txt", int(batch.places[71]))
+    assert (error.value.name, error.value.place) == ("folder/file.txt", int(batch.places[71]))
 
     hf = make_engine("hf", tokenizer_json)
     SampleCheck(hf, input_bytes=1000, seed=0)(batch, ids, lengths)  # HF is not compared with itself
@@ -107,14 +107,14 @@ def test_unusual_text_is_checked_although_the_sample_misses_it(
     ids, lengths = engine.encode_batch(texts)
     # In an input of this size, a document is in the sample with a probability of 1 in 2048, and every batch is checked
     # if its hash is among the lowest 64th: of 400 seeds, some.
-    found = 0
+    error_count = 0
     for seed in range(400):
         try:
             SampleCheck(engine, input_bytes=10**12, seed=seed)(batch, ids, lengths)
         except EngineMismatch as error:
             assert error.place == int(batch.places[1234])
-            found += 1
-    assert 1 <= found <= 20
+            error_count += 1
+    assert 1 <= error_count <= 20
     assert engine.fallbacks.documents == 0
 
 
@@ -149,7 +149,7 @@ def test_engines_agree_in_a_whole_run(corpus: Path, tokenizer_folder: Path, tmp_
     command = [*PROGRAM, *arguments(corpus, tokenizer_folder, by_auto, *LENGTH)]
     subprocess.run(command, check=True, capture_output=True)
     files, manifests = [content(folder / "train") for folder in (by_hf, by_auto)], []
-    for found in files:
-        manifests.append(json.loads(found.pop(MANIFEST)))
+    for dataset_files in files:
+        manifests.append(json.loads(dataset_files.pop(MANIFEST)))
         del manifests[-1]["engines"], manifests[-1]["checksum"]
     assert files[0] == files[1] and manifests[0] == manifests[1]

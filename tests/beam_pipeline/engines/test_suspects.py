@@ -12,7 +12,7 @@ PLAIN = [f"Document {number} has ordinary words, and a few more of them. " * 5 f
 
 
 @pytest.mark.parametrize(
-    "planted",
+    "unusual_text",
     [
         "\u1e9b",
         "𐍈",
@@ -27,11 +27,11 @@ PLAIN = [f"Document {number} has ordinary words, and a few more of them. " * 5 f
         "x" * 150,
     ],
 )
-def test_what_is_unusual_is_found(planted: str):
+def test_what_is_unusual_is_found(unusual_text: str):
     texts = PLAIN.copy()
-    texts[217] = texts[217][:100] + planted + texts[217][100:]
+    texts[217] = texts[217][:100] + unusual_text + texts[217][100:]
     result = find_suspects(texts)
-    assert any(index == 217 and planted[:60] in excerpt for index, excerpt in result)
+    assert any(index == 217 and unusual_text[:60] in excerpt for index, excerpt in result)
     assert all(excerpt in texts[index] for index, excerpt in result)
 
 

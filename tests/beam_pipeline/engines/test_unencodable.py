@@ -73,26 +73,26 @@ def save(tokenizer: Tokenizer, folder: Path) -> Path:
 def arguments(tmp_path: Path, tokenizer: Path, *lines: str) -> list[str]:
     source = tmp_path / "in.txt"
     source.write_text("".join(line + "\n" for line in lines))
-    given = ["--input", source, "--tokenizer", tokenizer, "--output", tmp_path / "out", "--max_length", 8]
-    return [*map(str, given), "--document", "line", "--max_bad_ratio", "1"]
+    argv = ["--input", source, "--tokenizer", tokenizer, "--output", tmp_path / "out", "--max_length", 8]
+    return [*map(str, argv), "--document", "line", "--max_bad_ratio", "1"]
 
 
 @pytest.mark.parametrize("kind", FAILING)
 def test_a_document_that_cannot_be_encoded_is_a_bad_record(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ):
-    make, bad, reason, warning = FAILING[kind]
-    given = arguments(tmp_path, save(make(), tmp_path / "tokenizer"), GOOD[0], bad, *GOOD, bad)
-    with pytest.raises(DataError) as caught:
-        prepare.main(given)
-    assert f"in.txt, line 2 (byte {len(GOOD[0]) + 1}): the engine hf cannot encode it" in str(caught.value)
-    assert reason in str(caught.value) and "--on_bad_record skip" in str(caught.value)
+    make, bad_line, reason, warning = FAILING[kind]
+    argv = arguments(tmp_path, save(make(), tmp_path / "tokenizer"), GOOD[0], bad_line, *GOOD, bad_line)
+    with pytest.raises(DataError) as error:
+        prepare.main(argv)
+    assert f"in.txt, line 2 (byte {len(GOOD[0]) + 1}): the engine hf cannot encode it" in str(error.value)
+    assert reason in str(error.value) and "--on_bad_record skip" in str(error.value)
     assert warning in caplog.text  # known before the run
     if kind != "WordLevel":  # what follows is the same for all
         return
     with pytest.raises(DataError, match="line 2"):
-        prepare.main([*given, "--estimate"])
-    prepare.main([*given, "--on_bad_record", "skip"])
+        prepare.main([*argv, "--estimate"])
+    prepare.main([*argv, "--on_bad_record", "skip"])
     out = tmp_path / "out"
     assert defects(out) == [] and {path.name for path in out.iterdir()} == {
         *("train", "tokenizer", "inputs.jsonl", "report.html", "bad_records")
@@ -104,7 +104,9 @@ def test_a_document_that_cannot_be_encoded_is_a_bad_record(
     records = [
         json.loads(line) for line in (out / "bad_records" / "unit-000000.jsonl").read_text().splitlines()
     ]
-    assert [record["content"] for record in records] == [bad, bad] and reason in records[0]["reason"]
+    assert [record["content"] for record in records] == [bad_line, bad_line] and reason in records[0][
+        "reason"
+    ]
     inspection.main([str(out), "--record", "train:0:0", "--trace", "always"])
     assert re.search(r"in\.txt, line [134] \(byte", capfd.readouterr().out)
 
@@ -126,18 +128,21 @@ def test_text_on_which_a_tokenizer_seems_to_hang_is_named(
 
 
 def test_a_panic_in_a_worker_process_names_the_document(tmp_path: Path):
-    given = arguments(tmp_path, save(_panicking(), tmp_path / "tokenizer"), GOOD[0], SLOW)
+    argv = arguments(tmp_path, save(_panicking(), tmp_path / "tokenizer"), GOOD[0], SLOW)
     workers = ["--direct_running_mode", "multi_processing", "--direct_num_workers", "2"]
-    ended = subprocess.run(
-        [sys.executable, "-m", "beam_pipeline", "prepare", *given, *workers],
+    result = subprocess.run(
+        [sys.executable, "-m", "beam_pipeline", "prepare", *argv, *workers],
         capture_output=True,
         text=True,
         env={**os.environ, "RUST_BACKTRACE": "0"},
     )
-    assert ended.returncode == 1
-    assert all(word not in ended.stderr for word in ("panicked at", "Traceback", "WARNING", "ERROR"))
-    last = ended.stderr.splitlines()[-1]
-    assert last.startswith("prepare: ") and "in.txt, line 2 (byte 12): the engine hf cannot encode it" in last
+    assert result.returncode == 1
+    assert all(word not in result.stderr for word in ("panicked at", "Traceback", "WARNING", "ERROR"))
+    last_line = result.stderr.splitlines()[-1]
+    assert (
+        last_line.startswith("prepare: ")
+        and "in.txt, line 2 (byte 12): the engine hf cannot encode it" in last_line
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -151,7 +156,7 @@ def test_characters_that_a_tokenizer_drops_are_counted(tmp_path: Path, capfd: py
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "described"),
+    ("name", "change", "expected"),
     [
         ("bpe", {}, None),
         ("bpe-neox", {}, None),  # it lacks bytes that are never in UTF-8
@@ -163,11 +168,11 @@ def test_characters_that_a_tokenizer_drops_are_counted(tmp_path: Path, capfd: py
         ("bpe-nanochat", {"unk_token": "<none>"}, None),
     ],
 )
-def test_what_a_model_does_with_unknown_text_is_known(name: str, change: dict, described: str | None):
+def test_what_a_model_does_with_unknown_text_is_known(name: str, change: dict, expected: str | None):
     parts = TOKENIZERS[name]()
     parts["model"] = {**parts["model"], **change}
-    said = describe_unknown(parts)
-    assert said is None if described is None else described in said
+    description = describe_unknown(parts)
+    assert description is None if expected is None else expected in description
 
 
 def test_a_model_that_lacks_tokens_for_bytes_is_left_to_hf():
@@ -203,11 +208,11 @@ def test_only_messages_about_panics_are_hidden(capfd: pytest.CaptureFixture[str]
     with hidden_panics(), hidden_panics():
         os.write(2, b"before\n\nprogress")
         for _ in range(200):  # at once, not at the end of the block
-            if (told := capfd.readouterr().err) or time.sleep(0.05):
+            if (stderr := capfd.readouterr().err) or time.sleep(0.05):
                 break
         with pytest.raises(EncodingError), library_errors():
             tokenizer.encode(SLOW)
         os.write(2, b"\nafter\n")
-    assert told + capfd.readouterr().err in ("before\n\nprogress\nafter\n", "before\n\nprogressafter\n")
+    assert stderr + capfd.readouterr().err in ("before\n\nprogress\nafter\n", "before\n\nprogressafter\n")
     os.write(2, b"still here\n")
     assert capfd.readouterr().err == "still here\n"

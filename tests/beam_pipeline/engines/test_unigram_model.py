@@ -37,8 +37,8 @@ def random_vocabulary(rng: random.Random, chars: str) -> Vocabulary:
     score = rng.choice(SCORES)
     words = ["".join(rng.choices(chars, k=rng.randint(2, 5))) for _ in range(rng.randint(2, 25))]
     words = [f"▁{word}" if rng.random() < 0.4 else word for word in words]
-    known = [char for char in chars if rng.random() < 0.8]
-    pieces = {piece: score(rng) for piece in ("▁", *known, *words)}
+    known_chars = [char for char in chars if rng.random() < 0.8]
+    pieces = {piece: score(rng) for piece in ("▁", *known_chars, *words)}
     if rng.random() < 0.4:
         for word in words:  # the score of its characters, give or take an error of rounding
             sum_ = sum(pieces.get(char, -20.0) for char in word)

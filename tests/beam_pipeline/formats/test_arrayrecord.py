@@ -43,11 +43,11 @@ def test_the_records_are_those_of_tfrecord_each_compressed_by_itself(tmp_path: P
 def test_other_processes_write_the_same_bytes_with_other_numbers_of_cores():
     expected = hashlib.sha256(encoded()).hexdigest()
     cores = sorted(os.sched_getaffinity(0))
-    for some in ({cores[0]}, set(cores)):
+    for allowed_cores in ({cores[0]}, set(cores)):
         actual = subprocess.run(
             [sys.executable, "-c", _DIGEST],
             cwd=Path(__file__).parents[3],
-            preexec_fn=lambda some=some: os.sched_setaffinity(0, some),
+            preexec_fn=lambda allowed_cores=allowed_cores: os.sched_setaffinity(0, allowed_cores),
             capture_output=True,
             text=True,
             check=True,

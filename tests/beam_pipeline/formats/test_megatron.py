@@ -32,7 +32,7 @@ def block_of(documents: list[list[int]], vocab_size: int) -> DocumentBlock:
     return DocumentBlock(ids, np.array([len(document) for document in documents], np.uint32))
 
 
-def written(blocks: list[DocumentBlock], vocab_size: int) -> tuple[bytes, bytes]:
+def write_pair(blocks: list[DocumentBlock], vocab_size: int) -> tuple[bytes, bytes]:
     file, index = io.BytesIO(), io.BytesIO()
     form(vocab_size).write(blocks, file, index)
     return file.getvalue(), index.getvalue()
@@ -53,11 +53,11 @@ def some_documents(draw) -> tuple[int, list[list[int]]]:
 
 
 @settings(deadline=None)
-@given(made=some_documents(), cut=st.integers(0, 9))
-def test_the_bytes_are_those_of_the_specification_and_are_read_back(made, cut):
-    vocab_size, documents = made
+@given(vocabulary_and_documents=some_documents(), cut=st.integers(0, 9))
+def test_the_bytes_are_those_of_the_specification_and_are_read_back(vocabulary_and_documents, cut):
+    vocab_size, documents = vocabulary_and_documents
     blocks = [block_of(documents[:cut], vocab_size), block_of(documents[cut:], vocab_size)]
-    files = written(blocks, vocab_size)
+    files = write_pair(blocks, vocab_size)
     assert files == build(documents, vocab_size)
     assert read(*files, vocab_size) == documents
     for first in range(len(documents)):
@@ -68,7 +68,7 @@ def test_many_documents_are_written_and_read_in_parts(monkeypatch):
     monkeypatch.setattr(module, "_DOCUMENTS_AT_A_TIME", 7)
     monkeypatch.setattr(module, "_TOKENS_AT_A_TIME", 10)
     documents = [[number % 9] * (1 + number % 23) for number in range(100)]
-    files = written([block_of(documents, 9)], 9)
+    files = write_pair([block_of(documents, 9)], 9)
     assert files == build(documents, 9)
     assert read(*files, 9) == documents
     assert read(*files, 9, 33, 20) == documents[33:53]
@@ -103,10 +103,10 @@ def test_blocks_are_cut_at_documents(monkeypatch):
 DATA, INDEX = build([[1, 2, 3], [4], [5, 6]], 9)
 
 
-def changed(data: bytes, place: int, kind: str, value: int) -> bytes:
-    new = bytearray(data)
-    struct.pack_into(kind, new, place, value)
-    return bytes(new)
+def overwrite_number(data: bytes, place: int, kind: str, value: int) -> bytes:
+    damaged_data = bytearray(data)
+    struct.pack_into(kind, damaged_data, place, value)
+    return bytes(damaged_data)
 
 
 @pytest.mark.parametrize(
@@ -116,18 +116,18 @@ def changed(data: bytes, place: int, kind: str, value: int) -> bytes:
         (DATA, INDEX[:40], "of 3 documents has 40 bytes"),
         (DATA, INDEX + b"x", "of 3 documents has 103 bytes"),
         (DATA, b"X" + INDEX[1:], "not one of Megatron-LM's"),
-        (DATA, changed(INDEX, 9, "<Q", 2), "not one of Megatron-LM's, version 1"),
-        (DATA, changed(INDEX, 17, "<B", 4), "ids have the type 4, not 8"),
-        (DATA, changed(INDEX, 26, "<Q", 3), "2 documents have 3 sequences"),
-        (DATA, changed(INDEX, 34, "<i", 4), "wrong places of documents"),
-        (DATA, changed(INDEX, 34, "<i", 0), "has no tokens"),
-        (DATA, changed(INDEX, 34, "<i", -5), "has no tokens"),
-        (DATA, changed(INDEX, 46, "<q", 2), "wrong places of documents"),
-        (DATA, changed(INDEX, 62, "<q", 10), "wrong places of documents"),
-        (DATA, changed(INDEX, 78, "<q", 2), "does not have one sequence"),
+        (DATA, overwrite_number(INDEX, 9, "<Q", 2), "not one of Megatron-LM's, version 1"),
+        (DATA, overwrite_number(INDEX, 17, "<B", 4), "ids have the type 4, not 8"),
+        (DATA, overwrite_number(INDEX, 26, "<Q", 3), "2 documents have 3 sequences"),
+        (DATA, overwrite_number(INDEX, 34, "<i", 4), "wrong places of documents"),
+        (DATA, overwrite_number(INDEX, 34, "<i", 0), "has no tokens"),
+        (DATA, overwrite_number(INDEX, 34, "<i", -5), "has no tokens"),
+        (DATA, overwrite_number(INDEX, 46, "<q", 2), "wrong places of documents"),
+        (DATA, overwrite_number(INDEX, 62, "<q", 10), "wrong places of documents"),
+        (DATA, overwrite_number(INDEX, 78, "<q", 2), "does not have one sequence"),
         (DATA[:-2], INDEX, "wrong places of documents"),
         (DATA + b"xx", INDEX, "14 bytes, but the index has places of 12"),
-        (changed(DATA, 4, "<H", 9), INDEX, "ids range from 1 to 9, outside of the vocabulary"),
+        (overwrite_number(DATA, 4, "<H", 9), INDEX, "ids range from 1 to 9, outside of the vocabulary"),
         (b"x", build([], 9)[1], "1 bytes, but the index has places of"),
     ],
 )

@@ -36,22 +36,22 @@ def jsonl(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Pat
 def tokenizer(tmp_path_factory: pytest.TempPathFactory, tokenizer_folder: Path) -> Path:
     """A tokenizer that adds no special tokens."""
     folder = Path(shutil.copytree(tokenizer_folder, tmp_path_factory.mktemp("plain") / "tokenizer"))
-    described = json.loads((folder / "tokenizer.json").read_text()) | {"post_processor": None}
-    (folder / "tokenizer.json").write_text(json.dumps(described))
+    tokenizer_json = json.loads((folder / "tokenizer.json").read_text()) | {"post_processor": None}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer_json))
     return folder
 
 
 @pytest.fixture(scope="module")
 def expected(jsonl: Path, tokenizer: Path) -> list[list[int]]:
     """What preprocess_data.py writes with --append-eod: a document for each line, in their order."""
-    theirs = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
-    theirs.encode_special_tokens = True
+    hf_tokenizer = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    hf_tokenizer.encode_special_tokens = True
     texts = [json.loads(line)["text"] for line in jsonl.read_text().splitlines()]
-    return [[*encoding.ids, 2] for encoding in theirs.encode_batch(texts)]
+    return [[*encoding.ids, 2] for encoding in hf_tokenizer.encode_batch(texts)]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, jsonl: Path, tokenizer: Path) -> Path:
+def finished_output(tmp_path_factory: pytest.TempPathFactory, jsonl: Path, tokenizer: Path) -> Path:
     """A dataset of one pair. Tests must not change it."""
     folder = tmp_path_factory.mktemp("megatron") / "out"
     prepare.main(arguments(jsonl, tokenizer, folder, *FORMAT, *UNITS, "--append_eos"))
@@ -59,8 +59,8 @@ def made(tmp_path_factory: pytest.TempPathFactory, jsonl: Path, tokenizer: Path)
 
 
 @pytest.fixture
-def copy(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "out"))
+def copy(finished_output: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished_output, tmp_path / "out"))
 
 
 def pairs(folder: Path, split: str = "train") -> list[Path]:
@@ -72,18 +72,20 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {name: data for name, data in content(folder).items() if name.endswith((".bin", ".idx"))}
 
 
-def test_a_pair_has_the_bytes_of_preprocess_data(made: Path, expected: list[list[int]]):
-    [prefix] = pairs(made)
+def test_a_pair_has_the_bytes_of_preprocess_data(finished_output: Path, expected: list[list[int]]):
+    [prefix] = pairs(finished_output)
     assert prefix.name == f"train-00000-{len(expected)}"
     data, index = build(expected, 400)
     assert prefix.with_suffix(".bin").read_bytes() == data
     assert prefix.with_suffix(".idx").read_bytes() == index
 
 
-def test_it_does_not_depend_on_units_or_workers(made: Path, jsonl: Path, tokenizer: Path, tmp_path: Path):
+def test_it_does_not_depend_on_units_or_workers(
+    finished_output: Path, jsonl: Path, tokenizer: Path, tmp_path: Path
+):
     run = arguments(jsonl, tokenizer, tmp_path / "out", *FORMAT, "--append_eos")
     prepare.main([*run, "--unit_bytes", "7000", "--direct_num_workers", "2"])
-    assert files_of(tmp_path / "out") == files_of(made)
+    assert files_of(tmp_path / "out") == files_of(finished_output)
 
 
 def test_several_pairs_are_consecutive_parts(
@@ -91,9 +93,9 @@ def test_several_pairs_are_consecutive_parts(
 ):
     run = arguments(jsonl, tokenizer, tmp_path / "out", *FORMAT, *UNITS, "--append_eos", "--num_shards", "7")
     prepare.main(run)
-    found = [read(prefix) for prefix in pairs(tmp_path / "out")]
-    assert {len(part) for part in found} == {142, 143}
-    assert [*chain.from_iterable(found)] == expected
+    documents_by_pair = [read(prefix) for prefix in pairs(tmp_path / "out")]
+    assert {len(part) for part in documents_by_pair} == {142, 143}
+    assert [*chain.from_iterable(documents_by_pair)] == expected
     assert defects(tmp_path / "out") == []
 
 
@@ -101,8 +103,8 @@ def test_inspect_and_report_show_documents(copy: Path, documents: list[str], jso
     inspection.main([str(copy)])
     assert "whole documents, in the order of the input" in capsys.readouterr().out
     inspection.main([str(copy), "--record", "train:0:777"])
-    said = capsys.readouterr().out
-    assert f"{jsonl}, line 778" in said and said.count(", whole") == 1
+    printed_text = capsys.readouterr().out
+    assert f"{jsonl}, line 778" in printed_text and printed_text.count(", whole") == 1
     inspection.main([str(copy), "--grep", documents[400][:30], "--most", "9"])
     assert "train:0:400  " in capsys.readouterr().out
     os.remove(copy / "report.html")  # noqa: PTH107
@@ -111,7 +113,7 @@ def test_inspect_and_report_show_documents(copy: Path, documents: list[str], jso
 
 
 @pytest.mark.parametrize("suffix", [".bin", ".idx"])
-def test_verify_finds_every_damage_of_a_pair(copy: Path, made: Path, suffix: str):
+def test_verify_finds_every_damage_of_a_pair(copy: Path, finished_output: Path, suffix: str):
     assert defects(copy) == []
     [prefix] = pairs(copy)
     path = prefix.with_suffix(suffix)
@@ -142,9 +144,9 @@ def test_verify_reads_the_documents_if_all_checksums_were_changed(copy: Path):
 
 
 def test_a_foreign_file_with_the_name_of_an_index_is_in_the_way(jsonl: Path, tokenizer: Path, tmp_path: Path):
-    foreign = tmp_path / "out" / "train" / "train-00000-1000.idx"
-    foreign.parent.mkdir(parents=True)
-    foreign.write_bytes(b"precious")
+    users_file = tmp_path / "out" / "train" / "train-00000-1000.idx"
+    users_file.parent.mkdir(parents=True)
+    users_file.write_bytes(b"precious")
     run = arguments(jsonl, tokenizer, tmp_path / "out", *FORMAT, *UNITS)
     for options in ([], ["--overwrite"]):
         with pytest.raises(UsageError, match="did not write"):
@@ -156,9 +158,9 @@ LOST = [".bin", "damaged .idx"]
 LOST += [pytest.param(name, marks=pytest.mark.wide) for name in ("nothing", ".idx", "damaged .bin")]
 
 
-@pytest.mark.parametrize("lost", LOST)
+@pytest.mark.parametrize("lost_file", LOST)
 def test_a_run_that_ended_between_the_files_of_a_pair_is_resumed(
-    made: Path, jsonl: Path, tokenizer: Path, tmp_path: Path, monkeypatch, lost: str
+    finished_output: Path, jsonl: Path, tokenizer: Path, tmp_path: Path, monkeypatch, lost_file: str
 ):
     run = arguments(jsonl, tokenizer, tmp_path / "out", *FORMAT, *UNITS, "--append_eos")
     with monkeypatch.context() as patch:
@@ -166,17 +168,17 @@ def test_a_run_that_ended_between_the_files_of_a_pair_is_resumed(
         with pytest.raises(Exception, match="stopped before the manifests"):
             prepare.main(run)
     prefix = tmp_path / "out" / "train" / "train-00000-1000"
-    if lost.startswith("damaged"):
-        path = prefix.with_suffix(lost.split()[1])
+    if lost_file.startswith("damaged"):
+        path = prefix.with_suffix(lost_file.split()[1])
         path.write_bytes(bytes(path.stat().st_size))
-    elif lost != "nothing":
-        prefix.with_suffix(lost).unlink()
+    elif lost_file != "nothing":
+        prefix.with_suffix(lost_file).unlink()
     prepare.main([*run, "--resume"])
-    assert content(tmp_path / "out") == content(made)
+    assert content(tmp_path / "out") == content(finished_output)
 
 
 def test_an_error_while_publishing_the_index_leaves_a_run_that_can_be_resumed(
-    made: Path, jsonl: Path, tokenizer: Path, tmp_path: Path, monkeypatch
+    finished_output: Path, jsonl: Path, tokenizer: Path, tmp_path: Path, monkeypatch
 ):
     publish = filesystem._move_to_new
 
@@ -192,7 +194,7 @@ def test_an_error_while_publishing_the_index_leaves_a_run_that_can_be_resumed(
             prepare.main(run)
     assert not list((tmp_path / "out").rglob("*.idx"))
     prepare.main([*run, "--resume"])
-    assert content(tmp_path / "out") == content(made)
+    assert content(tmp_path / "out") == content(finished_output)
 
 
 def test_documents_without_tokens_and_empty_splits(tokenizer: Path, tmp_path: Path):
@@ -221,14 +223,14 @@ def test_options_that_contradict_each_other(options: list[str], message: str):
         parse(PrepareConfig, arguments("a", "b", "c", *options))
 
 
-def test_an_estimate(jsonl: Path, tokenizer: Path, tmp_path: Path, made: Path, capsys):
+def test_an_estimate(jsonl: Path, tokenizer: Path, tmp_path: Path, finished_output: Path, capsys):
     prepare.main(arguments(jsonl, tokenizer, tmp_path / "out", *FORMAT, "--append_eos", "--estimate"))
-    said = capsys.readouterr().out
-    size = sum(map(len, files_of(made).values()))
-    assert f"1,000 documents, 1 shard, {size / 1e3:.0f} kB" in said
+    printed_text = capsys.readouterr().out
+    size = sum(map(len, files_of(finished_output).values()))
+    assert f"1,000 documents, 1 shard, {size / 1e3:.0f} kB" in printed_text
 
 
-def test_in_cloud_storage_the_files_are_the_same(gcs, made: Path, jsonl: Path, tokenizer: Path):
+def test_in_cloud_storage_the_files_are_the_same(gcs, finished_output: Path, jsonl: Path, tokenizer: Path):
     prepare.main(arguments(jsonl, tokenizer, "gs://data/out", *FORMAT, *UNITS, "--append_eos"))
-    assert gcs.below("gs://data/out") == content(made)
+    assert gcs.below("gs://data/out") == content(finished_output)
     assert defects("gs://data/out") == []

@@ -24,7 +24,9 @@ FORMATS = ("arrayrecord", "parquet", "mds")
 
 
 @pytest.fixture(scope="module", params=FORMATS)
-def made(request, tmp_path_factory: pytest.TempPathFactory, corpus: Path, tokenizer_folder: Path) -> Path:
+def finished_output(
+    request, tmp_path_factory: pytest.TempPathFactory, corpus: Path, tokenizer_folder: Path
+) -> Path:
     """The dataset of the fixture `dataset` in another format. Tests must not change it."""
     folder = tmp_path_factory.mktemp(request.param) / "out"
     options = [*SPLITS, *OPTIONS, "--output_format", request.param]
@@ -33,8 +35,8 @@ def made(request, tmp_path_factory: pytest.TempPathFactory, corpus: Path, tokeni
 
 
 @pytest.fixture
-def copy(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "out"))
+def copy(finished_output: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished_output, tmp_path / "out"))
 
 
 def manifest(folder: Path, split: str = "train") -> dict:
@@ -46,33 +48,35 @@ def shards(folder: Path, split: str = "train") -> list[Path]:
 
 
 def rows(folder: Path) -> list[list]:
-    found = []
+    rows_of_split = []
     for split in open_dataset(str(folder)):
         for shard in range(len(split.manifest["shards"])):
-            found += [[row.ids.tolist(), row.padding, row.starts.tolist()] for row in split.rows(shard)]
-    return found
+            rows_of_split += [
+                [row.ids.tolist(), row.padding, row.starts.tolist()] for row in split.rows(shard)
+            ]
+    return rows_of_split
 
 
-def test_the_rows_and_their_order_are_those_of_tfrecords(made: Path, dataset: Path):
-    assert rows(made) == rows(dataset)
-    theirs, ours = manifest(dataset), manifest(made)
-    assert ours["output_format"] == ours["config"]["output_format"] == made.parent.name[:-1]
-    different = {key for key in ours if ours[key] != theirs.get(key)} - {"files"}  # mds has index.json
+def test_the_rows_and_their_order_are_those_of_tfrecords(finished_output: Path, dataset: Path):
+    assert rows(finished_output) == rows(dataset)
+    expected, actual = manifest(dataset), manifest(finished_output)
+    assert actual["output_format"] == actual["config"]["output_format"] == finished_output.parent.name[:-1]
+    different = {key for key in actual if actual[key] != expected.get(key)} - {"files"}  # mds has index.json
     assert different == {"checksum", "config", "fingerprint", "output_format", "shards"}
-    for one, other in zip(ours["shards"], theirs["shards"], strict=True):
-        assert one["rows_checksum"] == other["rows_checksum"] and one["records"] == other["records"]
+    for shard, original in zip(actual["shards"], expected["shards"], strict=True):
+        assert shard["rows_checksum"] == original["rows_checksum"] and shard["records"] == original["records"]
 
 
 def test_a_manifest_of_tfrecords_does_not_name_the_format(dataset: Path):
-    found = manifest(dataset)
-    assert "output_format" not in found and "output_format" not in found["config"]
+    tfrecord_manifest = manifest(dataset)
+    assert "output_format" not in tfrecord_manifest and "output_format" not in tfrecord_manifest["config"]
 
 
 def test_mds_with_another_name_of_the_column_of_ids(
     dataset: Path, corpus: Path, tokenizer_folder: Path, tmp_path: Path
 ):
-    named = ["--output_format", "mds", "--ids_column", "tokens"]
-    prepare.main(arguments(corpus, tokenizer_folder, tmp_path / "one", *SPLITS, *OPTIONS, *named))
+    format_options = ["--output_format", "mds", "--ids_column", "tokens"]
+    prepare.main(arguments(corpus, tokenizer_folder, tmp_path / "one", *SPLITS, *OPTIONS, *format_options))
     assert rows(tmp_path / "one") == rows(dataset) and defects(tmp_path / "one") == []
     index = json.loads((tmp_path / "one" / "train" / "index.json").read_text())
     assert index["shards"][0]["column_names"] == [
@@ -80,7 +84,7 @@ def test_mds_with_another_name_of_the_column_of_ids(
         "segment_ids",
         "tokens",
     ]  # MDSWriter sorts
-    convert.main([str(dataset), *named, "--output", str(tmp_path / "two")])
+    convert.main([str(dataset), *format_options, "--output", str(tmp_path / "two")])
     assert manifest(tmp_path / "one")["shards"] == manifest(tmp_path / "two")["shards"]
     assert manifest(tmp_path / "one")["fingerprint"] == manifest(tmp_path / "two")["fingerprint"]
     convert.main([str(tmp_path / "one"), "--output_format", "mds", "--output", str(tmp_path / "three")])
@@ -92,12 +96,12 @@ def test_mds_with_another_name_of_the_column_of_ids(
 
 @pytest.mark.parametrize("name", ["attention_mask", "", "a b", "1", "tokens\n"])
 def test_names_that_the_column_of_ids_cannot_have(name: str, corpus: Path, tokenizer_folder: Path, tmp_path):
-    named = ["--output_format", "mds", "--ids_column", name]
+    format_options = ["--output_format", "mds", "--ids_column", name]
     with pytest.raises(UsageError, match="is not a valid name"):
-        prepare.main(arguments(corpus, tokenizer_folder, tmp_path / "out", *named))
+        prepare.main(arguments(corpus, tokenizer_folder, tmp_path / "out", *format_options))
     with pytest.raises(UsageError, match="parquet, which always has input_ids"):
-        named = ["--output_format", "parquet", "--ids_column", "tokens"]
-        prepare.main(arguments(corpus, tokenizer_folder, tmp_path / "out", *named))
+        format_options = ["--output_format", "parquet", "--ids_column", "tokens"]
+        prepare.main(arguments(corpus, tokenizer_folder, tmp_path / "out", *format_options))
 
 
 def test_verify_finds_it_whole_and_each_changed_byte(copy: Path):
@@ -114,30 +118,32 @@ def test_verify_finds_it_whole_and_each_changed_byte(copy: Path):
 
 
 def test_verify_compares_the_rows_even_if_the_checksums_are_consistent(copy: Path):
-    one, other = shards(copy)[:2]
-    data = one.read_bytes()
-    one.write_bytes(other.read_bytes())
-    other.write_bytes(data)
+    shard, other_shard = shards(copy)[:2]
+    data = shard.read_bytes()
+    shard.write_bytes(other_shard.read_bytes())
+    other_shard.write_bytes(data)
     assert defects(copy)
 
 
 def test_the_same_options_give_the_same_bytes_and_resume_keeps_them(
-    made: Path, tmp_path: Path, corpus: Path, tokenizer_folder: Path, monkeypatch, capsys
+    finished_output: Path, tmp_path: Path, corpus: Path, tokenizer_folder: Path, monkeypatch, capsys
 ):
-    options = [*SPLITS, *OPTIONS, "--output_format", manifest(made)["output_format"]]
+    options = [*SPLITS, *OPTIONS, "--output_format", manifest(finished_output)["output_format"]]
     run = arguments(corpus, tokenizer_folder, tmp_path / "out", *options)
     with monkeypatch.context() as patch:
         patch.setattr("beam_pipeline.steps.write.commit", fail_before_the_manifests)
         with pytest.raises(Exception, match="stopped before the manifests"):
             prepare.main(run)
-    written = {path.name: path.stat().st_ino for path in (tmp_path / "out" / "train").glob("train-*")}
-    assert len(written) == len(shards(made))
+    inodes_before = {path.name: path.stat().st_ino for path in (tmp_path / "out" / "train").glob("train-*")}
+    assert len(inodes_before) == len(shards(finished_output))
     shards_there = sorted((tmp_path / "out" / "train").glob("train-*"))
     shards_there[0].write_bytes(bytes(shards_there[0].stat().st_size))
     prepare.main([*run, "--resume"])
-    assert content(tmp_path / "out") == content(made)
-    kept = {path.name: path.stat().st_ino for path in (tmp_path / "out" / "train").glob("train-*")}
-    assert [name for name in kept if kept[name] != written[name]] == [shards_there[0].name]
+    assert content(tmp_path / "out") == content(finished_output)
+    inodes_after = {path.name: path.stat().st_ino for path in (tmp_path / "out" / "train").glob("train-*")}
+    assert [name for name in inodes_after if inodes_after[name] != inodes_before[name]] == [
+        shards_there[0].name
+    ]
 
 
 def test_another_format_is_another_dataset(copy: Path, corpus: Path, tokenizer_folder: Path):
@@ -152,10 +158,10 @@ def test_another_format_is_another_dataset(copy: Path, corpus: Path, tokenizer_f
     assert defects(copy) == []
 
 
-def test_inspect_shows_a_record_and_its_source(made: Path, capsys):
-    inspection.main([str(made), "--record", "train:1:7"])
-    said = capsys.readouterr().out
-    assert "corpus.txt, line" in said
+def test_inspect_shows_a_record_and_its_source(finished_output: Path, capsys):
+    inspection.main([str(finished_output), "--record", "train:1:7"])
+    printed_text = capsys.readouterr().out
+    assert "corpus.txt, line" in printed_text
 
 
 def test_a_missing_package_is_named_before_anything_is_written(
@@ -170,29 +176,31 @@ def test_a_missing_package_is_named_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
-def test_array_record_reads_the_records_of_the_tfrecords_at_random(made: Path, dataset: Path):
-    if manifest(made)["output_format"] != "arrayrecord":
+def test_array_record_reads_the_records_of_the_tfrecords_at_random(finished_output: Path, dataset: Path):
+    if manifest(finished_output)["output_format"] != "arrayrecord":
         pytest.skip("only for arrayrecord")
     records = []
     for path in shards(dataset):
         with path.open("rb") as file:
             records += read_frames(file, str(path))
-    with ArrayRecordDataSource([*map(str, shards(made))]) as source:
+    with ArrayRecordDataSource([*map(str, shards(finished_output))]) as source:
         assert len(source) == len(records)
         order = np.random.default_rng(0).permutation(len(records)).tolist()
         assert [source[number] for number in order] == [records[number] for number in order]
 
 
-def test_datasets_loads_parquet(made: Path, tmp_path: Path, monkeypatch):
-    if manifest(made)["output_format"] != "parquet":
+def test_datasets_loads_parquet(finished_output: Path, tmp_path: Path, monkeypatch):
+    if manifest(finished_output)["output_format"] != "parquet":
         pytest.skip("only for parquet")
-    files = {split: [str(path) for path in shards(made, split)] for split in ("train", "validation")}
+    files = {
+        split: [str(path) for path in shards(finished_output, split)] for split in ("train", "validation")
+    }
     loaded = datasets.load_dataset("parquet", data_files=files, cache_dir=str(tmp_path))
     table = loaded["train"].with_format("numpy")[:]
-    ids = [ids for ids, _, _ in rows(made)]
+    ids = [ids for ids, _, _ in rows(finished_output)]
     lengths = table["attention_mask"].sum(axis=1)
     assert table["input_ids"].dtype == np.int64 or table["input_ids"].dtype == np.uint16
     assert [row[:length].tolist() for row, length in zip(table["input_ids"], lengths, strict=True)] == ids[
         : len(lengths)
     ]
-    assert len(loaded["validation"]) == manifest(made, "validation")["num_records"]
+    assert len(loaded["validation"]) == manifest(finished_output, "validation")["num_records"]

@@ -22,45 +22,45 @@ from tests.beam_pipeline.formats.test_formats import ALL, decoded, some_rows
 
 @pytest.mark.parametrize(("vocab_size", "expected"), [(65_536, pa.uint16()), (65_537, pa.int32())])
 def test_the_columns_are_lists_of_the_smallest_type(vocab_size: int, expected: pa.DataType):
-    made = Parquet(RowForm(max_length=64, vocab_size=vocab_size, features=ALL))
-    schema = pq.read_schema(io.BytesIO(b"".join(made.encode(some_rows(9, 64, vocab_size)))))
+    row_format = Parquet(RowForm(max_length=64, vocab_size=vocab_size, features=ALL))
+    schema = pq.read_schema(io.BytesIO(b"".join(row_format.encode(some_rows(9, 64, vocab_size)))))
     types = {name: schema.field(name).type.value_type for name in schema.names}
-    small = pa.uint16()
+    small_type = pa.uint16()
     assert types == {
         "input_ids": expected,
         "attention_mask": pa.uint8(),
-        "segment_ids": small,
-        "position_ids": small,
+        "segment_ids": small_type,
+        "position_ids": small_type,
     }
 
 
 def test_row_groups_have_a_bounded_size():
-    made = Parquet(RowForm(max_length=1 << 20, vocab_size=300, features=("input_ids",)))
-    file = pq.ParquetFile(io.BytesIO(b"".join(made.encode(some_rows(5, 1 << 20, 300)))))
+    row_format = Parquet(RowForm(max_length=1 << 20, vocab_size=300, features=("input_ids",)))
+    file = pq.ParquetFile(io.BytesIO(b"".join(row_format.encode(some_rows(5, 1 << 20, 300)))))
     assert [file.metadata.row_group(number).num_rows for number in range(3)] == [2, 2, 1]
 
 
 def test_ids_take_about_as_many_bits_as_the_vocabulary_needs():
-    made = Parquet(RowForm(max_length=512, vocab_size=50_000, features=("attention_mask", "input_ids")))
+    row_format = Parquet(RowForm(max_length=512, vocab_size=50_000, features=("attention_mask", "input_ids")))
     block = some_rows(4096, 512, 50_000)
-    assert len(b"".join(made.encode(block))) < 1.2 * 2 * block.ids.size
+    assert len(b"".join(row_format.encode(block))) < 1.2 * 2 * block.ids.size
 
 
 def test_null_values_are_an_error():
-    made = Parquet(RowForm(max_length=2, vocab_size=9, features=("input_ids",)))
+    row_format = Parquet(RowForm(max_length=2, vocab_size=9, features=("input_ids",)))
     sink = io.BytesIO()
     values = pa.array([[1, None], [2, 3]], pa.list_(pa.uint16()))
     pq.write_table(pa.table({"input_ids": values}), sink)
     with pytest.raises(RecordError, match="the-shard: input_ids has null values"):
-        decoded(made, sink.getvalue())
+        decoded(row_format, sink.getvalue())
 
 
 def test_signed_and_unsigned_values_survive():
-    made = Parquet(RowForm(max_length=8, vocab_size=2**21, features=("input_ids",)))
+    row_format = Parquet(RowForm(max_length=8, vocab_size=2**21, features=("input_ids",)))
     block = some_rows(3, 8, 2**21)
     block.ids[0, 0] = 2**21 - 1
-    assert decoded(made, b"".join(made.encode(block)))["input_ids"].max() == 2**21 - 1
-    assert np.array_equal(decoded(made, b"".join(made.encode(block)))["input_ids"], block.ids)
+    assert decoded(row_format, b"".join(row_format.encode(block)))["input_ids"].max() == 2**21 - 1
+    assert np.array_equal(decoded(row_format, b"".join(row_format.encode(block)))["input_ids"], block.ids)
 
 
 DOCUMENTS = ParquetDocuments(RowForm(max_length=None, vocab_size=70_000, features=("input_ids",)))
@@ -71,7 +71,7 @@ def some_documents(lengths: list[int]) -> DocumentBlock:
     return DocumentBlock(ids, np.array(lengths, np.uint32))
 
 
-def written(blocks: list[DocumentBlock]) -> bytes:
+def write_documents(blocks: list[DocumentBlock]) -> bytes:
     file = io.BytesIO()
     DOCUMENTS.write(blocks, file, None)
     return file.getvalue()
@@ -91,24 +91,28 @@ def read(data: bytes, *span: int | None) -> list[list[int]]:
     limits=st.tuples(st.integers(1, 40), st.integers(1, 9)),
 )
 def test_row_groups_of_documents_are_bounded_and_do_not_depend_on_the_blocks(lengths, cuts, limits):
-    whole = some_documents(lengths)
+    document_block = some_documents(lengths)
     places = [0, *sorted(min(cut, len(lengths)) for cut in cuts), len(lengths)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parquet, "_VALUES_PER_GROUP", limits[0])
         patch.setattr(parquet, "_DOCUMENTS_PER_GROUP", limits[1])
-        data = written([whole])
-        assert written([whole.cut(*span) for span in pairwise(places)]) == data
-    documents = [part.tolist() for part in np.split(whole.ids, np.cumsum(lengths)[:-1])] if lengths else []
+        data = write_documents([document_block])
+        assert write_documents([document_block.cut(*span) for span in pairwise(places)]) == data
+    documents = (
+        [part.tolist() for part in np.split(document_block.ids, np.cumsum(lengths)[:-1])] if lengths else []
+    )
     assert read(data) == documents
     for first in range(len(lengths)):
         assert read(data, first, 3) == documents[first : first + 3]
     metadata = pq.read_metadata(io.BytesIO(data))
     groups = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
     for number, end in enumerate(np.cumsum(groups).tolist()):
-        inside = lengths[end - groups[number] : end]
-        assert len(inside) == 1 or (sum(inside) <= limits[0] and len(inside) <= limits[1])
+        group_lengths = lengths[end - groups[number] : end]
+        assert len(group_lengths) == 1 or (
+            sum(group_lengths) <= limits[0] and len(group_lengths) <= limits[1]
+        )
         if end < len(lengths):  # it has as many as fit
-            assert sum(lengths[end - groups[number] : end + 1]) > limits[0] or len(inside) == limits[1]
+            assert sum(lengths[end - groups[number] : end + 1]) > limits[0] or len(group_lengths) == limits[1]
 
 
 @pytest.mark.parametrize(
@@ -133,8 +137,8 @@ def test_documents_of_another_form_are_an_error(column: pa.Array, message: str):
 
 
 def test_damaged_documents_are_an_error():
-    data = written([some_documents([5, 900, 3])])
+    data = write_documents([some_documents([5, 900, 3])])
     half = len(data) // 2
-    for changed in (b"", data[:half], data[:half] + bytes([data[half] ^ 1]) + data[half + 1 :]):
+    for damaged_data in (b"", data[:half], data[:half] + bytes([data[half] ^ 1]) + data[half + 1 :]):
         with pytest.raises(RecordError, match="the-shard: not an intact parquet file"):
-            read(changed)
+            read(damaged_data)

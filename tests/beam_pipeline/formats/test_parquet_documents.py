@@ -25,65 +25,79 @@ UNITS = ["--unit_bytes", "20000"]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, corpus: Path, tokenizer_folder: Path) -> dict[str, Path]:
+def output_by_format(
+    tmp_path_factory: pytest.TempPathFactory, corpus: Path, tokenizer_folder: Path
+) -> dict[str, Path]:
     """The same documents in both formats. Tests must not change them."""
-    found = {}
+    output_by_format = {}
     for name in ("parquet", "megatron"):
-        found[name] = tmp_path_factory.mktemp(name) / "out"
+        output_by_format[name] = tmp_path_factory.mktemp(name) / "out"
         prepare.main(
-            arguments(corpus, tokenizer_folder, found[name], *OPTIONS, *UNITS, "--output_format", name)
+            arguments(
+                corpus, tokenizer_folder, output_by_format[name], *OPTIONS, *UNITS, "--output_format", name
+            )
         )
-    return found
+    return output_by_format
 
 
 @pytest.fixture
-def copy(made: dict[str, Path], tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made["parquet"], tmp_path / "copy"))
+def copy(output_by_format: dict[str, Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(output_by_format["parquet"], tmp_path / "copy"))
 
 
 def documents(folder: Path, split: str) -> list[list[int]]:
-    [found] = [one for one in open_dataset(str(folder)) if one.name == split]
-    return [row.ids.tolist() for shard in range(3) for row in found.rows(shard)]
+    [split_reader] = [candidate for candidate in open_dataset(str(folder)) if candidate.name == split]
+    return [row.ids.tolist() for shard in range(3) for row in split_reader.rows(shard)]
 
 
-def test_a_row_is_a_document(made: dict[str, Path], tmp_path: Path):
-    files = {split: str(made["parquet"] / split / "*.parquet") for split in ("train", "validation")}
+def test_a_row_is_a_document(output_by_format: dict[str, Path], tmp_path: Path):
+    files = {
+        split: str(output_by_format["parquet"] / split / "*.parquet") for split in ("train", "validation")
+    }
     loaded = datasets.load_dataset("parquet", data_files=files, cache_dir=str(tmp_path))
     for split in files:
-        found = loaded[split]["input_ids"][:]
-        assert found == documents(made["megatron"], split) == documents(made["parquet"], split)
-        assert len({*map(len, found)}) > 5
+        rows = loaded[split]["input_ids"][:]
+        assert (
+            rows
+            == documents(output_by_format["megatron"], split)
+            == documents(output_by_format["parquet"], split)
+        )
+        assert len({*map(len, rows)}) > 5
 
 
 def test_it_does_not_depend_on_units_or_workers(
-    made: dict[str, Path], corpus: Path, tokenizer_folder: Path, tmp_path: Path
+    output_by_format: dict[str, Path], corpus: Path, tokenizer_folder: Path, tmp_path: Path
 ):
     run = arguments(corpus, tokenizer_folder, tmp_path / "out", *OPTIONS, "--output_format", "parquet")
     prepare.main([*run, "--unit_bytes", "7000", "--direct_num_workers", "2"])
-    found, expected = content(tmp_path / "out"), content(made["parquet"])
+    actual, expected = content(tmp_path / "out"), content(output_by_format["parquet"])
     shards = [name for name in expected if name.endswith(".parquet")]
     assert len(shards) == 6
-    assert [found[name] for name in shards] == [expected[name] for name in shards]
+    assert [actual[name] for name in shards] == [expected[name] for name in shards]
 
 
-@pytest.mark.parametrize(("name", "other"), [("parquet", "megatron"), ("megatron", "parquet")])
+@pytest.mark.parametrize(("name", "other_format"), [("parquet", "megatron"), ("megatron", "parquet")])
 def test_converted_it_is_what_prepare_writes_and_back_the_same_bytes(
-    made: dict[str, Path], tmp_path: Path, capsys, name: str, other: str
+    output_by_format: dict[str, Path], tmp_path: Path, capsys, name: str, other_format: str
 ):
-    convert.main([str(made[name]), "--output_format", other, "--output", str(tmp_path / "two")])
+    convert.main(
+        [str(output_by_format[name]), "--output_format", other_format, "--output", str(tmp_path / "two")]
+    )
     assert " documents, 3 shards of " in capsys.readouterr().out
     convert.main([str(tmp_path / "two"), "--output_format", name, "--output", str(tmp_path / "three")])
-    assert without_manifests(tmp_path / "two") == without_manifests(made[other])
-    assert without_manifests(tmp_path / "three") == without_manifests(made[name])
+    assert without_manifests(tmp_path / "two") == without_manifests(output_by_format[other_format])
+    assert without_manifests(tmp_path / "three") == without_manifests(output_by_format[name])
     assert defects(tmp_path / "two") == defects(tmp_path / "three") == []
-    manifests = [json.loads((folder / "train" / "manifest.json").read_text()) for folder in made.values()]
+    manifests = [
+        json.loads((folder / "train" / "manifest.json").read_text()) for folder in output_by_format.values()
+    ]
     converted = json.loads((tmp_path / "two" / "train" / "manifest.json").read_text())
-    assert converted["fingerprint"] in {one["fingerprint"] for one in manifests}
+    assert converted["fingerprint"] in {manifest["fingerprint"] for manifest in manifests}
 
 
 @pytest.mark.parametrize("suffix", [".bin", ".idx"])
-def test_a_damaged_pair_is_not_converted(made: dict[str, Path], tmp_path: Path, suffix: str):
-    source = Path(shutil.copytree(made["megatron"], tmp_path / "source"))
+def test_a_damaged_pair_is_not_converted(output_by_format: dict[str, Path], tmp_path: Path, suffix: str):
+    source = Path(shutil.copytree(output_by_format["megatron"], tmp_path / "source"))
     [path, *_] = sorted(source.glob(f"validation/*{suffix}"))
     data = path.read_bytes()
     path.write_bytes(data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
@@ -94,21 +108,21 @@ def test_a_damaged_pair_is_not_converted(made: dict[str, Path], tmp_path: Path, 
 
 def test_verify_finds_each_damage(copy: Path):
     assert defects(copy) == []
-    [shard, other, _] = sorted(copy.glob("train/*.parquet"))
+    [shard, other_shard, _] = sorted(copy.glob("train/*.parquet"))
     data = shard.read_bytes()
     for place in (0, 5, len(data) // 2, len(data) - 20, len(data) - 1):
         shard.write_bytes(data[:place] + bytes([data[place] ^ 0x40]) + data[place + 1 :])
         assert any(shard.name in defect for defect in defects(copy)), place
     shard.write_bytes(bytes(len(data)))
     assert any(f"{shard.name}: CRC-32C" in defect for defect in defects(copy))
-    shard.write_bytes(other.read_bytes())
-    assert any(f"{shard.name}: {other.stat().st_size} bytes" in defect for defect in defects(copy))
+    shard.write_bytes(other_shard.read_bytes())
+    assert any(f"{shard.name}: {other_shard.stat().st_size} bytes" in defect for defect in defects(copy))
     shard.unlink()
     assert any(f"{shard.name}: missing" in defect for defect in defects(copy))
 
 
 def test_a_resumed_run_keeps_its_shards(
-    made: dict[str, Path], corpus: Path, tokenizer_folder: Path, tmp_path: Path, monkeypatch
+    output_by_format: dict[str, Path], corpus: Path, tokenizer_folder: Path, tmp_path: Path, monkeypatch
 ):
     out = tmp_path / "out"
     run = arguments(corpus, tokenizer_folder, out, *OPTIONS, *UNITS, "--output_format", "parquet")
@@ -116,21 +130,21 @@ def test_a_resumed_run_keeps_its_shards(
         patch.setattr("beam_pipeline.steps.write.commit", fail_before_the_manifests)
         with pytest.raises(Exception, match="stopped before the manifests"):
             prepare.main(run)
-    written = {path: path.stat().st_ino for path in out.glob("*/*.parquet")}
-    [damaged, lost, *_] = sorted(written)
-    damaged.write_bytes(bytes(damaged.stat().st_size))
-    lost.unlink()
+    inodes = {path: path.stat().st_ino for path in out.glob("*/*.parquet")}
+    [damaged_shard, lost_shard, *_] = sorted(inodes)
+    damaged_shard.write_bytes(bytes(damaged_shard.stat().st_size))
+    lost_shard.unlink()
     prepare.main([*run, "--resume"])
-    assert content(out) == content(made["parquet"])
-    assert {path for path in written if path.stat().st_ino != written[path]} <= {damaged, lost}
+    assert content(out) == content(output_by_format["parquet"])
+    assert {path for path in inodes if path.stat().st_ino != inodes[path]} <= {damaged_shard, lost_shard}
 
 
 def test_inspect_and_the_estimate(
-    made: dict[str, Path], corpus: Path, tokenizer_folder: Path, tmp_path: Path, capsys
+    output_by_format: dict[str, Path], corpus: Path, tokenizer_folder: Path, tmp_path: Path, capsys
 ):
-    inspection.main([str(made["parquet"])])
+    inspection.main([str(output_by_format["parquet"])])
     assert "whole documents, in the order of the input" in capsys.readouterr().out
-    inspection.main([str(made["parquet"]), "--record", "validation:2:7"])
+    inspection.main([str(output_by_format["parquet"]), "--record", "validation:2:7"])
     assert "corpus.txt, line" in capsys.readouterr().out
     run = arguments(
         corpus, tokenizer_folder, tmp_path / "out", "--packing", "none", "--output_format", "parquet"
@@ -140,12 +154,12 @@ def test_inspect_and_the_estimate(
 
 
 def test_rows_and_documents_are_not_converted_into_each_other(
-    made: dict[str, Path], dataset: Path, tmp_path: Path
+    output_by_format: dict[str, Path], dataset: Path, tmp_path: Path
 ):
     for source, output_format in (
         (dataset, "megatron"),
-        (made["megatron"], "tfrecord"),
-        (made["parquet"], "mds"),
+        (output_by_format["megatron"], "tfrecord"),
+        (output_by_format["parquet"], "mds"),
     ):
         with pytest.raises(UsageError, match="a dataset of rows cannot become one of documents"):
             convert.main([str(source), "--output_format", output_format, "--output", str(tmp_path / "out")])

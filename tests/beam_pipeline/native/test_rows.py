@@ -88,11 +88,17 @@ def test_rows_that_cannot_be_encoded_are_refused():
     st.binary(max_size=30),
     st.integers(0, 40),
 )
-def test_the_ends_of_records_are_those_found_in_python(lengths, rest, place):
+def test_the_ends_of_records_are_those_found_in_python(lengths, trailing_bytes, place):
     library = native.rows_library()
-    data = b"".join(length.to_bytes(8, "little") + bytes(min(length, 40) + 8) for length in lengths) + rest
-    for some in (data, data[:-3], data[:7], b""):
-        assert native.record_ends(library, some, place).tolist() == _record_ends(some, place).tolist()
+    data = (
+        b"".join(length.to_bytes(8, "little") + bytes(min(length, 40) + 8) for length in lengths)
+        + trailing_bytes
+    )
+    for record_bytes in (data, data[:-3], data[:7], b""):
+        assert (
+            native.record_ends(library, record_bytes, place).tolist()
+            == _record_ends(record_bytes, place).tolist()
+        )
 
 
 @compiled

@@ -64,7 +64,7 @@ def test_a_dataset() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "read", "written"),
+    ("options", "read", "split_names"),
     [
         ([], "train", ["train"]),
         (["--split", "validation"], "validation", ["validation"]),
@@ -75,11 +75,11 @@ def test_a_dataset() -> None:
     ],
 )
 def test_split_names_what_is_read_and_what_is_written(
-    options: list[str], read: str, written: list[str]
+    options: list[str], read: str, split_names: list[str]
 ) -> None:
     config, _ = parse(PrepareConfig, ["--dataset_name", "d", *options, *REST])
     assert config.input.dataset.split == read
-    assert list(config.split_names) == written
+    assert list(config.split_names) == split_names
 
 
 @pytest.mark.parametrize(

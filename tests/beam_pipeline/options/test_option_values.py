@@ -30,12 +30,16 @@ NAMES = {
 
 
 def test_no_split_has_the_name_of_a_file_of_a_dataset(dataset: Path):
-    found = {name for path in dataset.rglob("*") for name in path.relative_to(dataset).parts[:2]}
-    ours = found | {name.partition("/")[0] for name in NAMES - {lock.NAME}}
-    for name in ours - {"train", "validation", *(path.name for path in (dataset / "tokenizer").iterdir())}:
-        for written in (name, name.upper()):
+    dataset_names = {name for path in dataset.rglob("*") for name in path.relative_to(dataset).parts[:2]}
+    reserved_names = dataset_names | {name.partition("/")[0] for name in NAMES - {lock.NAME}}
+    for name in reserved_names - {
+        "train",
+        "validation",
+        *(path.name for path in (dataset / "tokenizer").iterdir()),
+    }:
+        for spelling in (name, name.upper()):
             with pytest.raises(UsageError, match="split"):
-                check_split_name(written)
+                check_split_name(spelling)
 
 
 @pytest.mark.parametrize(

@@ -75,8 +75,8 @@ def test_there_is_a_column_for_each_value_or_for_neighbours(count: int):
     columns = list(chart.iter("rect"))
     assert len(columns) == min(count, -(-count // -(-count // 240)))
     assert columns[0].find("title").text.startswith("shard 0")
-    lefts = [float(column.get("x")) for column in columns]
-    assert lefts == sorted(lefts)
+    left_edges = [float(column.get("x")) for column in columns]
+    assert left_edges == sorted(left_edges)
 
 
 def test_nothing_to_show_is_said():
@@ -92,5 +92,5 @@ def test_names_are_escaped():
 
 
 def test_short_numbers():
-    shown = " ".join(map(short, (0, 12, 999, 999_999, 1500, 2.5e6, 3e9, 4e12)))
-    assert shown == "0 12 999 1M 1.5k 2.5M 3G 4T"
+    short_numbers = " ".join(map(short, (0, 12, 999, 999_999, 1500, 2.5e6, 3e9, 4e12)))
+    assert short_numbers == "0 12 999 1M 1.5k 2.5M 3G 4T"

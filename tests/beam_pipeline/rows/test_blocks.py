@@ -19,9 +19,9 @@ blocks = st.integers(0, 5).flatmap(
 
 @given(blocks)
 def test_bytes_round_trip(block):
-    again = RowBlock.from_bytes(block.to_bytes())
+    decoded_block = RowBlock.from_bytes(block.to_bytes())
     for name in ("ids", "lengths", "starts", "slots"):
-        before, after = getattr(block, name), getattr(again, name)
+        before, after = getattr(block, name), getattr(decoded_block, name)
         assert (before is None) == (after is None)
         if before is not None:
             assert before.dtype == after.dtype and np.array_equal(before, after)
@@ -30,20 +30,20 @@ def test_bytes_round_trip(block):
 def test_checksum_adds_up_whatever_the_order_and_the_dtype():
     rng = np.random.default_rng(0)
     ids, lengths = rng.integers(0, 500, (3000, 16)), rng.integers(1, 17, 3000)
-    whole = rows_checksum(ids.astype(np.uint16), lengths)
+    checksum = rows_checksum(ids.astype(np.uint16), lengths)
     order = rng.permutation(3000)
     parts = [rows_checksum(ids[part], lengths[part]) for part in np.split(order, [700, 701, 2000])]
-    assert sum(parts) % 2**64 == whole
+    assert sum(parts) % 2**64 == checksum
 
 
 def test_checksum_sees_each_change():
     ids, lengths = np.arange(32).reshape(2, 16), np.array([16, 9])
-    whole = rows_checksum(ids, lengths)
+    checksum = rows_checksum(ids, lengths)
     swapped = ids.copy()
     swapped[0, [3, 4]] = swapped[0, [4, 3]]
-    assert rows_checksum(swapped, lengths) != whole
-    assert rows_checksum(ids, np.array([16, 8])) != whole
-    assert rows_checksum(ids[[0, 0]], lengths[[0, 0]]) != whole
+    assert rows_checksum(swapped, lengths) != checksum
+    assert rows_checksum(ids, np.array([16, 8])) != checksum
+    assert rows_checksum(ids[[0, 0]], lengths[[0, 0]]) != checksum
 
 
 def test_ids_take_two_bytes_where_they_fit():

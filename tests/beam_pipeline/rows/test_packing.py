@@ -26,7 +26,7 @@ def pack(documents: Documents, **options) -> tuple[RowBlock, Tail]:
     return block, tail or Tail(documents.ids[:0], np.empty(0, np.int64))
 
 
-def attended(block: RowBlock) -> np.ndarray:
+def attended_tokens(block: RowBlock) -> np.ndarray:
     return block.ids[np.arange(block.ids.shape[1]) < block.lengths[:, None]]
 
 
@@ -37,7 +37,7 @@ lengths_lists = st.lists(st.integers(0, 3 * MAX_LENGTH), max_size=40)
 def test_every_token_stands_in_one_place(lengths, packing, keep_starts):
     documents = make(lengths)
     block, tail = pack(documents, packing=packing, max_length=MAX_LENGTH, pad_id=PAD, keep_starts=keep_starts)
-    result = np.concatenate([attended(block), tail.ids])
+    result = np.concatenate([attended_tokens(block), tail.ids])
     assert np.array_equal(np.sort(result), documents.ids)
     padding = block.ids[np.arange(MAX_LENGTH) >= block.lengths[:, None]]
     assert (padding == PAD).all()
@@ -63,9 +63,9 @@ def test_best_fit_never_cuts_a_document_that_fits(lengths):
     starts = documents.starts
     expected = sorted(tuple(documents.ids[s : s + n]) for s, n in zip(starts, lengths, strict=True))
     assert actual == expected
-    begins = (segments > 0) & (np.diff(segments, axis=1, prepend=0) != 0)
+    segment_begins = (segments > 0) & (np.diff(segments, axis=1, prepend=0) != 0)
     # Positions count from 0 in each document.
-    assert np.array_equal(begins, (positions == 0) & (segments > 0))
+    assert np.array_equal(segment_begins, (positions == 0) & (segments > 0))
 
 
 @settings(max_examples=200)
@@ -83,10 +83,10 @@ def test_best_fit_equals_the_textbook_one_by_one(lengths):
     filled = np.bincount(rows, lengths, minlength=0).astype(int)
     assert sorted(20 - filled) == sorted(spaces)
     # The pieces of a row do not overlap.
-    taken = np.concatenate(
+    placed_documents = np.concatenate(
         [np.arange(n) + 20 * r + o for n, r, o in zip(lengths, rows, offsets, strict=True)] or [[]]
     )
-    assert len(np.unique(taken)) == len(taken)
+    assert len(np.unique(placed_documents)) == len(placed_documents)
     # Rows are numbered in the order of their first piece.
     _, firsts = np.unique(rows, return_index=True)
     assert (np.diff(firsts) > 0).all()
@@ -105,21 +105,22 @@ def test_rows_do_not_depend_on_how_documents_are_divided_into_calls(units, packi
         packer = Packer(**options)
         packer._GROUP_TOKENS = group
         blocks = [block for piece in pieces for block in packer.add(piece)]
-        last, tail = packer.finish()
+        last_block, tail = packer.finish()
         rows = [
-            (block.ids.tolist(), block.lengths.tolist(), block.starts.tolist()) for block in (*blocks, last)
+            (block.ids.tolist(), block.lengths.tolist(), block.starts.tolist())
+            for block in (*blocks, last_block)
         ]
         return [[row for block in column for row in block] for column in zip(*rows, strict=True)], tail
 
     splits = np.cumsum([len(lengths) for lengths in units])[:-1]
     pieces = [documents.select(index) for index in np.split(np.arange(len(documents.lengths)), splits)]
-    (rows, tail), (whole, whole_tail) = pack_in(pieces), pack_in([documents])
-    assert rows == whole
-    assert (tail is None) == (whole_tail is None)
+    (rows, tail), (expected_rows, expected_tail) = pack_in(pieces), pack_in([documents])
+    assert rows == expected_rows
+    assert (tail is None) == (expected_tail is None)
     if tail is not None:
         assert (
-            tail.ids.tolist() == whole_tail.ids.tolist()
-            and tail.starts.tolist() == whole_tail.starts.tolist()
+            tail.ids.tolist() == expected_tail.ids.tolist()
+            and tail.starts.tolist() == expected_tail.starts.tolist()
         )
 
 
@@ -127,14 +128,14 @@ def test_segments_and_positions_of_known_rows():
     documents = make([3, 9, 2])
     block, tail = pack(documents, packing="concat", max_length=MAX_LENGTH, pad_id=PAD, keep_starts=True)
     ((_, piece),) = cut_tail(tail, 0, MAX_LENGTH)
-    last = pack_pieces(
+    last_block = pack_pieces(
         [piece], tokens=6, max_length=MAX_LENGTH, pad_id=PAD, keep_starts=True, dtype=tail.ids.dtype
     )
     segments, positions = segments_and_positions(block)
     assert segments.tolist() == [[1, 1, 1, 2, 2, 2, 2, 2]]
     assert positions.tolist() == [[0, 1, 2, 0, 1, 2, 3, 4]]
     # The tail continues with the second document (4 tokens), followed by the third.
-    segments, positions = segments_and_positions(last)
+    segments, positions = segments_and_positions(last_block)
     assert segments.tolist() == [[1, 1, 1, 1, 2, 2, 0, 0]]
     assert positions.tolist() == [[0, 1, 2, 3, 0, 1, 0, 0]]
 

@@ -53,8 +53,10 @@ def test_blocks_of_tails_are_the_stream_of_all_tails_cut_up(flags, rows_in_block
     assert (lengths[:-1] == MAX_LENGTH).all() and lengths.sum() == total
     if keep_starts:
         firsts = (np.cumsum(sizes) - sizes)[sizes > 0]
-        begins = [first + tail.starts for first, tail in zip(np.cumsum(sizes) - sizes, tails, strict=True)]
-        expected = start_bits(np.union1d(firsts, np.concatenate(begins)), rows, MAX_LENGTH)
+        document_begins = [
+            first + tail.starts for first, tail in zip(np.cumsum(sizes) - sizes, tails, strict=True)
+        ]
+        expected = start_bits(np.union1d(firsts, np.concatenate(document_begins)), rows, MAX_LENGTH)
         assert np.array_equal(np.concatenate([block.starts for block in packed]), expected)
 
 

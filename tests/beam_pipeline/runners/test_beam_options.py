@@ -17,7 +17,7 @@ def test_which_runners_start_worker_processes(runner: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "seen"),
+    ("argv", "visible"),
     [
         ([], True),
         (["--runner", "DirectRunner"], True),
@@ -30,25 +30,25 @@ def test_which_runners_start_worker_processes(runner: str) -> None:
         (["--runner", "PortableRunner", "--environment_type", "LOOPBACK"], True),
     ],
 )
-def test_which_workers_see_local_files(argv: list[str], seen: bool) -> None:
-    assert beam_options.workers_see_local_files(beam_options.parse(argv)) == seen
+def test_which_workers_see_local_files(argv: list[str], visible: bool) -> None:
+    assert beam_options.workers_see_local_files(beam_options.parse(argv)) == visible
 
 
 def test_views_are_made_once_and_share_their_values(monkeypatch) -> None:
     options = beam_options.parse(["--direct_num_workers", "3"])
-    direct = options.view_as(DirectOptions)
-    direct.direct_num_workers = 4
+    direct_options = options.view_as(DirectOptions)
+    direct_options.direct_num_workers = 4
     options.view_as(StandardOptions)
-    copied = copy.deepcopy(options)
-    copied.view_as(DirectOptions).direct_num_workers = 5
+    options_copy = copy.deepcopy(options)
+    options_copy.view_as(DirectOptions).direct_num_workers = 5
 
     def fail(*_) -> None:
         raise AssertionError("a view was made again")
 
     monkeypatch.setattr(PipelineOptions, "__init__", fail)
-    assert options.view_as(DirectOptions) is direct
+    assert options.view_as(DirectOptions) is direct_options
     assert options.view_as(DirectOptions).direct_num_workers == 4
     assert options.view_as(StandardOptions).runner is None
     monkeypatch.undo()
     assert options.get_all_options()["direct_num_workers"] == 4
-    assert copied.get_all_options()["direct_num_workers"] == 5
+    assert options_copy.get_all_options()["direct_num_workers"] == 5

@@ -42,14 +42,14 @@ def dataflow(gcs: Gcs):
         yield stand_in
 
 
-def arguments(dataflow: Dataflow, tokenizer_folder: Path, *more: str) -> list[str]:
-    return arguments_of(CORPUS, tokenizer_folder, OUT, *WHAT, *on_dataflow(dataflow), *more)
+def arguments(dataflow: Dataflow, tokenizer_folder: Path, *extra_options: str) -> list[str]:
+    return arguments_of(CORPUS, tokenizer_folder, OUT, *WHAT, *on_dataflow(dataflow), *extra_options)
 
 
 def on_dataflow(dataflow: Dataflow) -> list[str]:
-    where = ["--runner", "DataflowRunner", "--project", PROJECT, "--region", REGION]
-    where += ["--temp_location", "gs://data/tmp", "--dataflow_endpoint", dataflow.url]
-    return [*where, "--sdk_container_image", IMAGE]
+    dataflow_options = ["--runner", "DataflowRunner", "--project", PROJECT, "--region", REGION]
+    dataflow_options += ["--temp_location", "gs://data/tmp", "--dataflow_endpoint", dataflow.url]
+    return [*dataflow_options, "--sdk_container_image", IMAGE]
 
 
 def test_a_dataset_is_verified_by_a_job(
@@ -64,8 +64,10 @@ def test_a_dataset_is_verified_by_a_job(
     gcs.put(f"{OUT}/{path}", bytes(data))
     with pytest.raises(DataError, match="has 2 defects"):
         verify.main([OUT, *on_dataflow(dataflow)])
-    told = capsys.readouterr().out
-    assert f"DEFECT {OUT}/{path}: CRC-32C" in told and "the checksum of the record's data is wrong" in told
+    stdout = capsys.readouterr().out
+    assert (
+        f"DEFECT {OUT}/{path}: CRC-32C" in stdout and "the checksum of the record's data is wrong" in stdout
+    )
     assert [job.name.startswith("verify-small-") for job in dataflow.jobs.values()] == [True, True]
     assert not any("tokenmill-verify" in name for name in gcs.below("gs://data/tmp"))
 
@@ -76,22 +78,22 @@ def test_the_staged_pipeline_makes_the_bytes_of_a_local_run(
     prepare.main(
         arguments(dataflow, tokenizer_folder, "--wait", "--labels", "commit=abc", "--no_use_public_ips")
     )
-    seen = capsys.readouterr()
-    assert "Dataflow: running" in seen.err
-    assert "Dataflow: Worker configuration" in seen.err
-    assert f"https://console.cloud.google.com/dataflow/jobs/{REGION}/2026-01-01_00_00_00-1" in seen.err
-    assert "1,000 documents" in seen.err and "records written" in seen.err  # the counters
-    assert "train: 1,000 documents" in seen.out
+    captured = capsys.readouterr()
+    assert "Dataflow: running" in captured.err
+    assert "Dataflow: Worker configuration" in captured.err
+    assert f"https://console.cloud.google.com/dataflow/jobs/{REGION}/2026-01-01_00_00_00-1" in captured.err
+    assert "1,000 documents" in captured.err and "records written" in captured.err  # the counters
+    assert "train: 1,000 documents" in captured.out
     assert defects(OUT) == []
-    local = tmp_path / "local"
-    prepare.main(arguments_of(CORPUS, tokenizer_folder, local, *WHAT))
-    assert gcs.below(OUT) == content(local)
+    local_output = tmp_path / "local"
+    prepare.main(arguments_of(CORPUS, tokenizer_folder, local_output, *WHAT))
+    assert gcs.below(OUT) == content(local_output)
 
     (job,) = dataflow.jobs.values()
     assert job.name.startswith("prepare-small-")
     assert job.type_ == api.JobType.JOB_TYPE_BATCH
-    ours = {"program": "tokenmill", "verb": "prepare", "version": "0-1-0"}
-    assert dict(job.labels) == {"commit": "abc", **ours}
+    own_labels = {"program": "tokenmill", "verb": "prepare", "version": "0-1-0"}
+    assert dict(job.labels) == {"commit": "abc", **own_labels}
     assert job.environment.service_account_email == f"tokenmill-pipeline@{PROJECT}.iam.gserviceaccount.com"
     assert "use_runner_v2" in job.environment.experiments
     (pool,) = job.environment.worker_pools
@@ -121,59 +123,59 @@ def test_the_staged_pipeline_makes_the_bytes_of_a_local_run(
 def test_without_wait_it_ends_when_the_job_is_submitted_and_follow_goes_on(
     gcs: Gcs, tokenizer_folder: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
-    go = threading.Event()
+    job_may_run = threading.Event()
 
-    def work(dataflow: Dataflow, job: api.Job) -> None:
-        go.wait()
+    def run_job(dataflow: Dataflow, job: api.Job) -> None:
+        job_may_run.wait()
         dataflow.run_staged_pipeline(job)
 
     monkeypatch.setenv("TOKENMILL_PIPELINE_IMAGE", IMAGE)  # as inside the image
-    with Dataflow(gcs, work) as dataflow:
-        given = arguments(dataflow, tokenizer_folder)
-        at = given.index("--sdk_container_image")
-        given = given[:at] + given[at + 2 :]
-        prepare.main(given)
-        seen = capsys.readouterr()
-        assert "will be complete when the job is done" in seen.out
-        assert f"follow 2026-01-01_00_00_00-1 --project {PROJECT} --region {REGION}" in seen.err
+    with Dataflow(gcs, run_job) as dataflow:
+        command = arguments(dataflow, tokenizer_folder)
+        image_index = command.index("--sdk_container_image")
+        command = command[:image_index] + command[image_index + 2 :]
+        prepare.main(command)
+        captured = capsys.readouterr()
+        assert "will be complete when the job is done" in captured.out
+        assert f"follow 2026-01-01_00_00_00-1 --project {PROJECT} --region {REGION}" in captured.err
         assert "train/manifest.json" not in gcs.below(OUT)
         before = gcs.below(OUT)
         with pytest.raises(
             UsageError,
             match=r"the Dataflow job prepare-small-\w+ \(2026-01-01_00_00_00-1\), .*the job is active",
         ):
-            prepare.main([*given, "--overwrite"])
-        local = arguments_of(CORPUS, tokenizer_folder, OUT)
+            prepare.main([*command, "--overwrite"])
+        local_command = arguments_of(CORPUS, tokenizer_folder, OUT)
         with pytest.raises(
             UsageError, match=r"\(2026-01-01_00_00_00-1\).*delete gs://data/sets/small/_staging/run.lock"
         ):
-            prepare.main(local)  # which cannot ask Dataflow
+            prepare.main(local_command)  # which cannot ask Dataflow
         with pytest.raises(UsageError, match=r"\(2026-01-01_00_00_00-1\), .*the job is active"):
-            prepare.main([*local, "--dataflow_endpoint", dataflow.url])
+            prepare.main([*local_command, "--dataflow_endpoint", dataflow.url])
         assert gcs.below(OUT) == before
-        go.set()
-        where = ["--project", PROJECT, "--region", REGION, f"--dataflow_endpoint={dataflow.url}"]
-        follow.main(["2026-01-01_00_00_00-1", *where])
+        job_may_run.set()
+        dataflow_options = ["--project", PROJECT, "--region", REGION, f"--dataflow_endpoint={dataflow.url}"]
+        follow.main(["2026-01-01_00_00_00-1", *dataflow_options])
         assert "is done" in capsys.readouterr().out
         assert defects(OUT) == []
         with pytest.raises(
             StillRunning, match=r"cannot be reached any more .*no job other, or it is not yours"
         ):
-            follow.main(["other", *where])
+            follow.main(["other", *dataflow_options])
 
 
 def test_a_failed_job_is_told_with_our_own_message(dataflow: Dataflow, gcs: Gcs, tokenizer_folder: Path):
     gcs.put("gs://data/corpus.txt", b"a document\nnot \xff UTF-8\n")
     with pytest.raises(
         DataError, match=r"(?s)2026-01-01_00_00_00-1 ended as FAILED: .*corpus.txt.*UTF-8.*console"
-    ) as raised:
+    ) as error:
         prepare.main(arguments(dataflow, tokenizer_folder, "--wait"))
-    assert "Traceback" not in str(raised.value)
+    assert "Traceback" not in str(error.value)
     assert gcs.below(OUT) == {}
 
 
 def test_the_log_of_a_templates_launcher_is_shown(gcs: Gcs, tokenizer_folder: Path):
-    def work(dataflow: Dataflow, job: api.Job) -> None:
+    def run_job(dataflow: Dataflow, job: api.Job) -> None:
         log = "gs://data/tmp/template_launches/1/console_logs"
         gcs.put(log, b"prepare: --tokenizer gs://data/none: no tokenizer.json there\n")
         dataflow.say(job, "BASIC", f"Console log from launcher will be available at {log}.")
@@ -182,7 +184,7 @@ def test_the_log_of_a_templates_launcher_is_shown(gcs: Gcs, tokenizer_folder: Pa
         )
 
     with (
-        Dataflow(gcs, work) as dataflow,
+        Dataflow(gcs, run_job) as dataflow,
         pytest.raises(
             DataError, match=r"(?s)Template launch failed.*gs://data/none: no tokenizer.json there"
         ),
@@ -192,13 +194,13 @@ def test_the_log_of_a_templates_launcher_is_shown(gcs: Gcs, tokenizer_folder: Pa
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_cancels_the_job(gcs: Gcs, tokenizer_folder: Path, number: signal.Signals):
-    def work(dataflow: Dataflow, job: api.Job) -> None:
+    def run_job(dataflow: Dataflow, job: api.Job) -> None:
         os.kill(os.getpid(), number)
         assert dataflow.cancelled[job.id].wait(20)
 
     before = signal.getsignal(number)
     with (
-        Dataflow(gcs, work) as dataflow,
+        Dataflow(gcs, run_job) as dataflow,
         pytest.raises(DataError, match=r"2026-01-01_00_00_00-1 was cancelled"),
     ):
         prepare.main(arguments(dataflow, tokenizer_folder, "--wait"))
@@ -221,11 +223,11 @@ def test_a_job_that_dataflow_refuses(dataflow: Dataflow, gcs: Gcs, tokenizer_fol
 def test_what_is_missing_or_wrong_is_said_at_once_before_anything_is_asked_or_written(
     dataflow: Dataflow, gcs: Gcs, tokenizer_folder: Path, tmp_path: Path
 ):
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises(UsageError) as error:
         prepare.main(arguments_of(CORPUS, tokenizer_folder, tmp_path / "out", "--runner", "DataflowRunner"))
     for part in ("--project", "--region", "--temp_location", "--sdk_container_image", "cannot write there"):
-        assert part in str(raised.value)
-    wrong = {
+        assert part in str(error.value)
+    wrong_values = {
         "--sdk_container_image": ("repository/image", "must have a tag or a digest"),
         "--temp_location": ("/tmp/x", "must be in a bucket"),
         "--labels": ("Team=NLP", "KEY=VALUE"),
@@ -233,7 +235,7 @@ def test_what_is_missing_or_wrong_is_said_at_once_before_anything_is_asked_or_wr
         "--num_workers": ("1000000", "more than --max_num_workers 4"),
         "--job_name": ("My_Job", "lower-case"),
     }
-    for option, (value, message) in wrong.items():
+    for option, (value, message) in wrong_values.items():
         with pytest.raises(UsageError, match=message):
             prepare.main(arguments(dataflow, tokenizer_folder, "--max_num_workers", "4", option, value))
     assert gcs.requests == []
@@ -245,14 +247,14 @@ def test_a_templates_launcher_describes_the_job_and_does_not_submit_it(
     dataflow: Dataflow, gcs: Gcs, tokenizer_folder: Path, capsys: pytest.CaptureFixture
 ):
     target = "gs://data/tmp/template_launches/1/job_object"
-    given = arguments(dataflow, tokenizer_folder)
-    pairs = [f"{name}={value}" for name, value in zip(given[::2], given[1::2], strict=True)]
-    passed = [*pairs, f"--template_location={target}", "--job_name=mine"]
-    passed += ["--segment_ids=true", "--resume=false"]
-    assert flex_template.launch([*passed, "--launcher_option_of_tomorrow=1"]) == 0
-    seen = capsys.readouterr()
-    assert "unknown option --launcher_option_of_tomorrow" in seen.err
-    assert f"described in {target}" in seen.err
+    command = arguments(dataflow, tokenizer_folder)
+    pairs = [f"{name}={value}" for name, value in zip(command[::2], command[1::2], strict=True)]
+    template_arguments = [*pairs, f"--template_location={target}", "--job_name=mine"]
+    template_arguments += ["--segment_ids=true", "--resume=false"]
+    assert flex_template.launch([*template_arguments, "--launcher_option_of_tomorrow=1"]) == 0
+    captured = capsys.readouterr()
+    assert "unknown option --launcher_option_of_tomorrow" in captured.err
+    assert f"described in {target}" in captured.err
     assert not dataflow.jobs
     job = api.Job.from_json(gcs.below("gs://data/tmp/template_launches/1")["job_object"])
     assert job.name == "mine"
@@ -260,5 +262,5 @@ def test_a_templates_launcher_describes_the_job_and_does_not_submit_it(
     dataflow.run_staged_pipeline(job)
     assert defects(OUT) == []
     assert "segment_ids" in manifest.read_manifest(f"{OUT}/train")["features"]
-    assert flex_template.launch([*passed, "--tokenizer=gs://data/none"]) == 2
+    assert flex_template.launch([*template_arguments, "--tokenizer=gs://data/none"]) == 2
     assert "gs://data/none" in capsys.readouterr().err

@@ -26,12 +26,12 @@ def test_a_run_shows_states_and_counters_and_ends_with_the_summary_of_a_local_ru
 ) -> None:
     command = ["--input", str(corpus), "--tokenizer", str(tokenizer_folder), "--max_length", "32"]
     assert __main__.run("prepare", [*command, "--output", str(tmp_path / "local")]) == 0
-    local = capsys.readouterr().out.splitlines()
+    local_summary = capsys.readouterr().out.splitlines()
     assert __main__.run("prepare", [*command, "--output", str(tmp_path / "out"), *EMBEDDED]) == 0
-    shown = capsys.readouterr()
+    captured = capsys.readouterr()
     assert content(tmp_path / "out") == content(tmp_path / "local")
-    assert shown.out.splitlines()[:-1] == local[:-1]  # the last line has the time
-    states = [line for line in shown.err.splitlines() if line.startswith("job: ")]
+    assert captured.out.splitlines()[:-1] == local_summary[:-1]  # the last line has the time
+    states = [line for line in captured.err.splitlines() if line.startswith("job: ")]
     assert "job: running" in states and "job: done" in states
     assert "1,000 documents" in states[-1] and "records written" in states[-1]
 
@@ -42,8 +42,8 @@ def test_an_error_in_the_data_ends_with_the_message_of_a_local_run(
     (tmp_path / "broken.jsonl").write_text('{"text": "whole"}\n{"text": "broken\n')
     command = ["--input", str(tmp_path / "broken.jsonl"), "--tokenizer", str(tokenizer_folder)]
     assert __main__.run("prepare", [*command, "--output", str(tmp_path / "out"), *EMBEDDED]) == 1
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith(f"prepare: {tmp_path}/broken.jsonl, line 2 (byte 18): broken JSON")
+    last_line = capsys.readouterr().err.splitlines()[-1]
+    assert last_line.startswith(f"prepare: {tmp_path}/broken.jsonl, line 2 (byte 18): broken JSON")
 
 
 class Unreachable(grpc.RpcError):
@@ -121,7 +121,14 @@ def test_a_restarted_job_server_that_does_not_know_the_job_ends_the_run_but_not_
 def test_a_missing_job_service_is_reported_with_its_address(
     corpus: Path, tokenizer_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    nowhere = ["--runner", "PortableRunner", "--job_endpoint", "127.0.0.1:1", "--job_server_timeout", "1"]
+    unreachable_runner = [
+        "--runner",
+        "PortableRunner",
+        "--job_endpoint",
+        "127.0.0.1:1",
+        "--job_server_timeout",
+        "1",
+    ]
     command = [
         "--input",
         str(corpus),
@@ -131,10 +138,10 @@ def test_a_missing_job_service_is_reported_with_its_address(
         str(tmp_path / "out"),
     ]
     environment = ["--environment_type", "EXTERNAL", "--environment_config", "127.0.0.1:2"]
-    assert __main__.run("prepare", [*command, *nowhere, *environment]) == 1
-    shown = capsys.readouterr().err
-    assert "prepare: --job_endpoint 127.0.0.1:1: no job service answers there" in shown
-    assert "Traceback" not in shown
+    assert __main__.run("prepare", [*command, *unreachable_runner, *environment]) == 1
+    stderr = capsys.readouterr().err
+    assert "prepare: --job_endpoint 127.0.0.1:1: no job service answers there" in stderr
+    assert "Traceback" not in stderr
 
 
 class JobService(beam_job_api_pb2_grpc.JobServiceServicer):

@@ -80,14 +80,16 @@ class Box(LocalFileSystem):
         return path.replace("box://", self.folder + "/", 1)
 
     def match(self, patterns: list[str], limits: list[int] | None = None) -> list[MatchResult]:
-        local = LocalFileSystem(None)
-        results = local.match([self._local(pattern) for pattern in patterns], limits)
+        local_files = LocalFileSystem(None)
+        results = local_files.match([self._local(pattern) for pattern in patterns], limits)
         return [
             MatchResult(
                 pattern,
                 [
-                    FileMetadata(found.path.replace(self.folder + "/", "box://", 1), found.size_in_bytes)
-                    for found in result.metadata_list
+                    FileMetadata(
+                        metadata.path.replace(self.folder + "/", "box://", 1), metadata.size_in_bytes
+                    )
+                    for metadata in result.metadata_list
                 ],
             )
             for pattern, result in zip(patterns, results, strict=True)

@@ -32,7 +32,7 @@ every_codec = pytest.mark.parametrize("extension", COMPRESS)
 @pytest.mark.parametrize("document", ["line", "paragraph", "file"])
 def test_the_documents_are_those_of_the_plain_file(write, read, extension: str, document: str) -> None:
     content = "\ufeffone\r\nzwölf\n\n\nthree\0\nfour".encode()
-    plain = read(write("plain/a.txt", content), document=document, input_format="text")
+    plain_result = read(write("plain/a.txt", content), document=document, input_format="text")
     packed = read(
         write(f"packed/a.txt.{extension}", COMPRESS[extension](content)),
         document=document,
@@ -40,8 +40,8 @@ def test_the_documents_are_those_of_the_plain_file(write, read, extension: str, 
         unit_bytes=5,
     )
     assert len(packed.units) == 1
-    assert [entry[1:] for entry in packed.documents] == [entry[1:] for entry in plain.documents]
-    assert packed.blank == plain.blank
+    assert [entry[1:] for entry in packed.documents] == [entry[1:] for entry in plain_result.documents]
+    assert packed.blank == plain_result.blank
     assert {name for name, _, _ in packed.documents} == {f"a.txt.{extension}"}
 
 
@@ -55,8 +55,13 @@ def test_several_members_are_read_to_the_end(write, read, extension: str) -> Non
 @every_codec
 def test_a_truncated_file_is_an_error(write, read, extension: str) -> None:
     lines = b"".join(b"line %d\n" % number for number in range(20_000))
-    whole = COMPRESS[extension](lines)
-    for content in (whole[:-1], whole[: len(whole) // 2], whole[:3], whole + whole[:20]):
+    compressed = COMPRESS[extension](lines)
+    for content in (
+        compressed[:-1],
+        compressed[: len(compressed) // 2],
+        compressed[:3],
+        compressed + compressed[:20],
+    ):
         with pytest.raises(
             DataError, match=rf"a\.txt\.{extension}: truncated or corrupt .* before byte \d+ of the"
         ):
@@ -82,8 +87,8 @@ def test_no_bytes_at_all_are_noticed_while_planning(write, read, extension: str)
 @every_codec
 def test_a_bad_record_is_named_by_its_line(write, read, extension: str) -> None:
     result = read(write(f"a.jsonl.{extension}", COMPRESS[extension](b'{"text": "one"}\n\n{"text": 2}\n')))
-    (bad,) = result.bad
-    assert ", line 3 (byte 17 of its content): the value of 'text'" in describe(result.units[0], bad)
+    (bad_record,) = result.bad
+    assert ", line 3 (byte 17 of its content): the value of 'text'" in describe(result.units[0], bad_record)
 
 
 @every_codec

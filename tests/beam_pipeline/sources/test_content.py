@@ -110,14 +110,15 @@ def test_of_many_files_a_sample_is_opened_at_planning_with_each_extension(write,
     for number in range(600):
         path = write(f"{number:03d}.txt", "text\n")
     write("555.docx", zipped())
-    opened = []
+    opened_paths = []
     open_text = content.open_text
     monkeypatch.setattr(
-        "beam_pipeline.sources.plan.open_text", lambda *args: (opened.append(args[1]), open_text(*args))[1]
+        "beam_pipeline.sources.plan.open_text",
+        lambda *args: (opened_paths.append(args[1]), open_text(*args))[1],
     )
     with pytest.raises(UsageError, match=r"555\.docx: is a zip"):
         plan(InputConfig(input=(str(Path(path).parent / "*"),)))
-    assert len(opened) <= 256
+    assert len(opened_paths) <= 256
 
 
 def test_a_text_may_hold_nul_bytes(write, read) -> None:
@@ -139,7 +140,7 @@ def test_what_only_looks_odd_is_read(write, read) -> None:
     path = write("d.txt", b"PK, Rar! and ustar\n")
     result = read(str(Path(path).parent / "*"))
     assert result.texts == ["id,text", "b", "c\0", "PK, Rar! and ustar"]
-    assert ["JSON list" in bad.reason for bad in result.bad] == [True]
+    assert ["JSON list" in bad_record.reason for bad_record in result.bad] == [True]
     assert read(write("e.csv", b"1,a\n"), input_format="text").texts == ["1,a"]
 
 

@@ -44,11 +44,11 @@ def expected(content: bytes, document: str) -> list[str]:
 @example(content=BOM)
 def test_text_gives_the_same_documents_at_every_cut(write, read, content: bytes, document: str) -> None:
     path = write("a.txt", content)
-    whole = read(path, document=document)
-    assert whole.texts == expected(content, document)
+    uncut = read(path, document=document)
+    assert uncut.texts == expected(content, document)
     for unit_bytes in range(1, 9):
         cut = read(path, document=document, unit_bytes=unit_bytes)
-        assert (cut.documents, cut.blank) == (whole.documents, whole.blank)
+        assert (cut.documents, cut.blank) == (uncut.documents, uncut.blank)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
@@ -60,8 +60,8 @@ def test_text_gives_the_same_documents_at_every_cut(write, read, content: bytes,
 def test_jsonl_gives_the_same_documents_at_every_cut(write, read, head: bytes, texts, end: str) -> None:
     records = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
     path = write("a.jsonl", head + end.join(records).encode())
-    whole = read(path)
-    assert whole.texts == [text for text in texts if text and not text.isspace()]
+    uncut = read(path)
+    assert uncut.texts == [text for text in texts if text and not text.isspace()]
     for unit_bytes in range(1, 9):
         cut = read(path, unit_bytes=unit_bytes)
-        assert (cut.documents, cut.blank, cut.bad) == (whole.documents, whole.blank, [])
+        assert (cut.documents, cut.blank, cut.bad) == (uncut.documents, uncut.blank, [])

@@ -17,13 +17,15 @@ def text_file(path: str, size: int, unit_bytes: int, **weight: float) -> ListedF
 
 @given(st.lists(st.integers(0, 300), max_size=12), st.integers(1, 100))
 def test_every_byte_is_in_one_unit(sizes: list[int], unit_bytes: int) -> None:
-    listed = [text_file(f"r/{number:02d}.txt", size, unit_bytes) for number, size in enumerate(sizes)]
-    units = cut(listed, "r/", unit_bytes)
+    files = [text_file(f"r/{number:02d}.txt", size, unit_bytes) for number, size in enumerate(sizes)]
+    units = cut(files, "r/", unit_bytes)
     assert [unit.index for unit in units] == list(range(len(units)))
-    taken = [
+    byte_places = [
         (part.name, byte) for unit in units for part in unit.parts for byte in range(part.start, part.end)
     ]
-    assert taken == [(f"{number:02d}.txt", byte) for number, size in enumerate(sizes) for byte in range(size)]
+    assert byte_places == [
+        (f"{number:02d}.txt", byte) for number, size in enumerate(sizes) for byte in range(size)
+    ]
     for unit in units:
         assert unit.bytes == sum(part.end - part.start for part in unit.parts)
         assert 0 < unit.bytes <= unit_bytes
@@ -34,11 +36,11 @@ def test_every_byte_is_in_one_unit(sizes: list[int], unit_bytes: int) -> None:
 
 
 def test_units_have_one_format() -> None:
-    listed = [
+    files = [
         ListedFile(InputFile(f"/{number}", 10, form), [FileRange(0, 10, 10)])
         for number, form in enumerate(["text", "text", "jsonl", "text"])
     ]
-    units = cut(listed, "/", 1000)
+    units = cut(files, "/", 1000)
     assert [(unit.format, len(unit.parts)) for unit in units] == [("text", 2), ("jsonl", 1), ("text", 1)]
 
 
@@ -72,23 +74,23 @@ def test_weights(repeats: int, share: float, expected: list[tuple[int, float]]) 
 
 
 def test_files_of_different_weights_share_no_unit() -> None:
-    listed = [
+    files = [
         text_file("/a", 10, 100, repeats=2),
         text_file("/b", 10, 100, repeats=0, share=0.5),
         text_file("/c", 10, 100, repeats=1),
         text_file("/d", 10, 100, repeats=1),
     ]
-    units = cut(listed, "/", 100)
+    units = cut(files, "/", 100)
     description = [(unit.repeat, unit.share, [part.name for part in unit.parts]) for unit in units]
     assert description == [(0, 1.0, ["a"]), (0, 0.5, ["b"]), (0, 1.0, ["c", "d"]), (1, 1.0, ["a"])]
 
 
 def test_a_million_small_files_make_a_thousand_units() -> None:
-    began = time.process_time()
+    start_time = time.process_time()
     ranges = list(byte_ranges(900, 32 << 20))  # made once: the test does not measure this
-    listed = [ListedFile(InputFile(f"/corpus/{i:07d}.txt", 900, "text"), ranges) for i in range(1_000_000)]
-    units = cut(listed, common_folder(entry.file.path for entry in listed), 32 << 20)
-    assert time.process_time() - began < 30
+    files = [ListedFile(InputFile(f"/corpus/{i:07d}.txt", 900, "text"), ranges) for i in range(1_000_000)]
+    units = cut(files, common_folder(entry.file.path for entry in files), 32 << 20)
+    assert time.process_time() - start_time < 30
     assert 900 < len(units) < 1100
     assert sum(len(unit.parts) for unit in units) == 1_000_000
     assert units[0].root == "/corpus/"

@@ -58,20 +58,20 @@ def test_jsonl_is_that_of_the_file_in_utf8(write, read, encoding: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("encoding", "bad"),
+    ("encoding", "bad_bytes"),
     [("utf-8", b"a\xffb"), ("shift_jis", b"a\x81\xffb"), ("gbk", b"\xff b"), ("cp1252", b"\x81")],
 )
 @pytest.mark.parametrize(
     ("name", "before", "after"), [("a.txt", b"", b""), ("a.jsonl", b'{"text": "', b'"}')]
 )
-def test_invalid_bytes_are_bad_or_replaced(write, read, encoding, bad, name, before, after) -> None:
-    path = write(name, b"".join(before + content + after + b"\n" for content in (b"first", bad)))
+def test_invalid_bytes_are_bad_or_replaced(write, read, encoding, bad_bytes, name, before, after) -> None:
+    path = write(name, b"".join(before + content + after + b"\n" for content in (b"first", bad_bytes)))
     result = read(path, encoding=encoding)
     assert result.texts == ["first"]
     label = "UTF-8" if encoding == "utf-8" else encoding
     assert f"invalid {label}: byte 0x" in describe(result.units[0], result.bad[0])
     result = read(path, encoding=encoding, encoding_errors="replace")
-    assert result.texts == ["first", bad.decode(encoding, "replace")]
+    assert result.texts == ["first", bad_bytes.decode(encoding, "replace")]
     assert not result.bad
 
 

@@ -133,8 +133,8 @@ def test_reading_begins_at_the_units_own_batch(load) -> None:
     result = load(unit_bytes=5_000)
     batches = arrow.record_batches(result.plan.files[0].path, "text")
     assert len(batches) > 1
-    begins = {batch.batch_start for batch in batches}
-    assert all(part.batch_start in begins for unit in result.units for part in unit.parts)
+    batch_starts = {batch.batch_start for batch in batches}
+    assert all(part.batch_start in batch_starts for unit in result.units for part in unit.parts)
     assert all(part.batch_start[1] == part.start for unit in result.units for part in unit.parts)
 
 
@@ -189,16 +189,16 @@ def test_workers_elsewhere_need_a_cache_they_see(folder: Path, tmp_path: Path) -
 
 
 def test_a_remote_cache(folder: Path, load, bucket: Path, read) -> None:
-    remote = load(cache="box://datasets", split="train[1000:]", unit_bytes=10_000)
-    local = load(split="train[1000:]", unit_bytes=10_000)
-    assert remote.documents == local.documents
-    assert [unit.parts for unit in remote.units] == [unit.parts for unit in local.units]
-    assert remote.plan.root.startswith("box://datasets/")
+    remote_result = load(cache="box://datasets", split="train[1000:]", unit_bytes=10_000)
+    local_result = load(split="train[1000:]", unit_bytes=10_000)
+    assert remote_result.documents == local_result.documents
+    assert [unit.parts for unit in remote_result.units] == [unit.parts for unit in local_result.units]
+    assert remote_result.plan.root.startswith("box://datasets/")
     (copy,) = (path for path in bucket.rglob("*") if path.is_file())
-    made = copy.stat().st_mtime_ns
+    time_written = copy.stat().st_mtime_ns
     config = InputConfig(dataset=DatasetConfig(str(folder), cache="box://datasets"))
-    assert plan(config, local_files=False).files == remote.plan.files
-    assert copy.stat().st_mtime_ns == made, "what is there already is not copied again"
+    assert plan(config, local_files=False).files == remote_result.plan.files
+    assert copy.stat().st_mtime_ns == time_written, "what is there already is not copied again"
     # A truncated upload does not count as a copy.
     copy.write_bytes(b"half")
     assert load(cache="box://datasets", split="train[1000:]").texts == TRAIN[1000:]
@@ -211,16 +211,16 @@ def test_an_arrow_file_that_became_shorter_is_an_error(
     from beam_pipeline.support.errors import DataError
 
     path = Path(shutil.copytree(saved / "both" / "train", tmp_path / "copy"))
-    opened = sources.filesystem.open_file
+    open_file = sources.filesystem.open_file
 
-    def shorten(name: str):
+    def shorten_and_open(name: str):
         with pa.ipc.open_stream(Path(name).read_bytes()) as stream:
             first = stream.read_next_batch()
         with pa.ipc.new_stream(name, first.schema) as writer:
             writer.write_batch(pa.RecordBatch.from_pydict(first.slice(0, 5).to_pydict(), schema=first.schema))
-        return opened(name)
+        return open_file(name)
 
-    monkeypatch.setattr(sources.filesystem, "open_file", shorten)
+    monkeypatch.setattr(sources.filesystem, "open_file", shorten_and_open)
     with pytest.raises(
         DataError, match=r"\.arrow: ends at row 5, but had at least \d+ rows when it was listed"
     ):

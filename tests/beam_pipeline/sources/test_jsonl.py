@@ -52,9 +52,9 @@ def test_a_bad_line_is_named(write, read, line: bytes, reason: str) -> None:
     path = write("a.jsonl", b'{"text": "one"}\n' + line + b'\n{"text": "two"}\n')
     result = read(path)
     assert result.texts == ["one", "two"]
-    (bad,) = result.bad
-    assert (bad.name, bad.place, bad.content) == ("a.jsonl", 16, line)
-    assert describe(result.units[0], bad).startswith(f"{path}, line 2 (byte 16): {reason}")
+    (bad_record,) = result.bad
+    assert (bad_record.name, bad_record.place, bad_record.content) == ("a.jsonl", 16, line)
+    assert describe(result.units[0], bad_record).startswith(f"{path}, line 2 (byte 16): {reason}")
 
 
 @pytest.mark.parametrize(

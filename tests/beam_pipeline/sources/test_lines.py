@@ -33,16 +33,18 @@ def in_blocks(block_bytes: int, file: BinaryIO, start: int, end: int | None) -> 
 @example((b"", [0], 1))
 @example((b"\n", [0, 1], 1))
 @example((b"a\n", [0, 1, 2], 2))
-def test_every_cut_gives_every_line_once(drawn: tuple[bytes, list[int], int]) -> None:
-    content, bounds, block_bytes = drawn
+def test_every_cut_gives_every_line_once(content_and_cuts: tuple[bytes, list[int], int]) -> None:
+    content, bounds, block_bytes = content_and_cuts
     actual = []
     for start, end in itertools.pairwise(bounds):
         for offset, block in in_blocks(block_bytes, io.BytesIO(content), start, end):
             assert content[offset : offset + len(block)] == block
             assert block.endswith(b"\n") or offset + len(block) == len(content)
-            for first, last in zip(*line_bounds(block), strict=True):
-                assert start <= offset + first < end, "a line belongs to the range that holds its first byte"
-                actual.append((offset + int(first), block[first:last]))
+            for line_start, line_end in zip(*line_bounds(block), strict=True):
+                assert start <= offset + line_start < end, (
+                    "a line belongs to the range that holds its first byte"
+                )
+                actual.append((offset + int(line_start), block[line_start:line_end]))
     expected = content.removesuffix(b"\n").split(b"\n") if content else []
     assert [line for _, line in actual] == expected
     assert [offset for offset, _ in actual] == [
@@ -60,8 +62,8 @@ def test_without_an_end_the_file_is_read_to_its_own(content: bytes, block_bytes:
 def test_no_byte_is_read_twice_and_little_past_the_end() -> None:
     content = b"".join(b"%099d\n" % number for number in range(100_000))  # 10 MB
     file = CountingFile(content)
-    taken = sum(len(block) for _, block in whole_lines(file, 0, 1_000_050))
-    assert taken == 1_000_100
+    bytes_read = sum(len(block) for _, block in whole_lines(file, 0, 1_000_050))
+    assert bytes_read == 1_000_100
     assert file.bytes_read < 1_000_050 + (128 << 10)
 
 

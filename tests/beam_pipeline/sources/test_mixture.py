@@ -54,8 +54,10 @@ def test_the_seed_decides_the_share(folder: Path, read) -> None:
 
 
 def test_a_larger_share_holds_a_smaller_one(folder: Path, read) -> None:
-    small, large = (set(read(mix=parse_mix(f"{folder}/a.txt*{share}")).texts) for share in ("0.2", "0.6"))
-    assert small < large
+    small_share, large_share = (
+        set(read(mix=parse_mix(f"{folder}/a.txt*{share}")).texts) for share in ("0.2", "0.6")
+    )
+    assert small_share < large_share
 
 
 def test_of_bad_records_the_share_is_reported(folder: Path, read) -> None:
@@ -66,9 +68,9 @@ def test_of_bad_records_the_share_is_reported(folder: Path, read) -> None:
 
 def test_the_order_of_items_is_irrelevant(folder: Path, read) -> None:
     items = [f"{folder}/a.txt*0.5", f"{folder}/b.**2"]
-    one, other = (read(mix=parse_mix(",".join(order))) for order in (items, items[::-1]))
-    assert one.plan == other.plan
-    assert one.documents == other.documents
+    forward, backward = (read(mix=parse_mix(",".join(order))) for order in (items, items[::-1]))
+    assert forward.plan == backward.plan
+    assert forward.documents == backward.documents
 
 
 def test_globs(folder: Path, read) -> None:

@@ -51,34 +51,37 @@ def test_small_files_take_a_request_each_and_are_read_ahead(gcs: Gcs) -> None:
     for path, content in contents.items():
         data = content.encode()
         gcs.put(path, gzip.compress(data) if path.endswith(".gz") else data)
-    open_now, most = set(), 0
+    open_paths, most_open = set(), 0
     lock = threading.Lock()
 
     def count(method: str, path: str) -> None:
-        nonlocal most
+        nonlocal most_open
         if "/o/" not in path:  # a listing, or a request of the client for itself
             return
         with lock:
-            open_now.add(path)
-            most = max(most, len(open_now))
+            open_paths.add(path)
+            most_open = max(most_open, len(open_paths))
         time.sleep(0.02)
         with lock:
-            open_now.discard(path)
+            open_paths.discard(path)
 
     gcs.on_request = count
     ((texts, _, requests),) = read_units(gcs, InputConfig(input=("gs://data/small/*",)))
     assert texts == [content.strip() for content in contents.values()]
     assert len(requests) == len(contents)
-    assert 4 <= most <= 16
+    assert 4 <= most_open <= 16
 
 
 def test_a_column_of_a_parquet_file_is_downloaded_once(gcs: Gcs) -> None:
     rng = random.Random(0)
     texts = [rng.randbytes(500).hex() for _ in range(12_000)]
-    other = [rng.randbytes(500).hex() for _ in range(12_000)]
+    other_column = [rng.randbytes(500).hex() for _ in range(12_000)]
     sink = pa.BufferOutputStream()
     pq.write_table(
-        pa.table({"a": other, "text": texts, "z": other}), sink, row_group_size=4000, compression=None
+        pa.table({"a": other_column, "text": texts, "z": other_column}),
+        sink,
+        row_group_size=4000,
+        compression=None,
     )
     gcs.put("gs://data/a.parquet", sink.getvalue().to_pybytes())
     config = InputConfig(input=("gs://data/a.parquet",), unit_bytes=4 * MIB)

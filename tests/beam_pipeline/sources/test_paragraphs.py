@@ -26,15 +26,15 @@ def cuts(draw: st.DrawFn) -> tuple[bytes, list[int], int]:
 def expected(content: bytes) -> list[tuple[int, bytes]]:
     """A simple implementation, line by line."""
     result: list[tuple[int, list[bytes]]] = []
-    inside, offset = False, 0
+    in_paragraph, offset = False, 0
     for line in content.split(b"\n"):
         if line.strip(b" \t\r\f\v"):
-            if not inside:
+            if not in_paragraph:
                 result.append((offset, []))
             result[-1][1].append(line)
-            inside = True
+            in_paragraph = True
         else:
-            inside = False
+            in_paragraph = False
         offset += len(line) + 1
     return [(first, b"\n".join(lines).removesuffix(b"\r")) for first, lines in result]
 
@@ -42,7 +42,7 @@ def expected(content: bytes) -> list[tuple[int, bytes]]:
 def in_blocks(block_bytes: int, content: bytes, start: int, end: int | None) -> list[tuple[int, bytes]]:
     """Returns the paragraphs that are found by reading so many bytes at a time."""
     with mock.patch.object(lines, "_BLOCK_BYTES", block_bytes):
-        return [entry for some in paragraphs(io.BytesIO(content), start, end) for entry in some]
+        return [entry for block in paragraphs(io.BytesIO(content), start, end) for entry in block]
 
 
 @given(cuts())
@@ -50,13 +50,13 @@ def in_blocks(block_bytes: int, content: bytes, start: int, end: int | None) -> 
 @example((b"a\n \nb\n", [0, 2, 4, 6], 1))
 @example((b"\n\na\nb\n\n", [0, 1, 3, 5, 7], 3))
 @example((b"a\n   ", [0, 2, 5], 2))
-def test_every_cut_gives_every_paragraph_once(drawn: tuple[bytes, list[int], int]) -> None:
-    content, bounds, block_bytes = drawn
+def test_every_cut_gives_every_paragraph_once(content_and_cuts: tuple[bytes, list[int], int]) -> None:
+    content, bounds, block_bytes = content_and_cuts
     actual = []
     for start, end in itertools.pairwise(bounds):
-        own = in_blocks(block_bytes, content, start, end)
-        assert all(start <= first < end for first, _ in own)
-        actual += own
+        range_paragraphs = in_blocks(block_bytes, content, start, end)
+        assert all(start <= first < end for first, _ in range_paragraphs)
+        actual += range_paragraphs
     assert actual == expected(content)
 
 
@@ -76,7 +76,7 @@ def test_a_line_of_a_byte_order_mark_alone_separates() -> None:
 def test_a_range_without_paragraphs_reads_little() -> None:
     content = b"begins\n" + b"goes on\n" * 1_000_000
     file = io.BytesIO(content)
-    assert [entry for some in paragraphs(file, 1000, 2000) for entry in some] == []
+    assert [entry for block in paragraphs(file, 1000, 2000) for entry in block] == []
     assert file.tell() < 1 << 20
 
 

@@ -68,17 +68,20 @@ def test_null_is_a_bad_record_named_by_its_row(tmp_path: Path, read) -> None:
     path = write_table(tmp_path / "a.parquet", ["a", "b", "c", "d", None, "f"])
     result = read(path)
     assert result.texts == ["a", "b", "c", "d", "f"]
-    assert [describe(result.units[0], bad) for bad in result.bad] == [
+    assert [describe(result.units[0], bad_record) for bad_record in result.bad] == [
         f"{path}, row 4 (counted from 0): null instead of a text"
     ]
 
 
 def test_invalid_utf8_is_a_bad_record(tmp_path: Path, read) -> None:
-    broken = pa.array([b"fine", b"br\xffken", None, b"fine, too"], pa.binary()).view(pa.string())
-    path = write_table(tmp_path / "a.parquet", broken, row_group_size=10)
+    column = pa.array([b"fine", b"br\xffken", None, b"fine, too"], pa.binary()).view(pa.string())
+    path = write_table(tmp_path / "a.parquet", column, row_group_size=10)
     result = read(path)
     assert [entry[1:] for entry in result.documents] == [(0, "fine"), (3, "fine, too")]
-    assert [(bad.place, bad.content) for bad in result.bad] == [(1, b"br\xffken"), (2, b"")]
+    assert [(bad_record.place, bad_record.content) for bad_record in result.bad] == [
+        (1, b"br\xffken"),
+        (2, b""),
+    ]
     assert "invalid UTF-8: byte 0xff at column 3" in result.bad[0].reason
 
 
@@ -173,7 +176,7 @@ def test_texts_of_very_different_sizes_come_in_batches_of_few_bytes(
 def test_a_column_of_nulls_alone_is_bad_records(tmp_path: Path, read) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": pa.nulls(3)}), path)
-    assert [bad.place for bad in read(str(path)).bad] == [0, 1, 2]
+    assert [bad_record.place for bad_record in read(str(path)).bad] == [0, 1, 2]
 
 
 def test_a_corrupt_page_is_an_error_of_one_line(tmp_path: Path, read) -> None:

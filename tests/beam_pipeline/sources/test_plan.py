@@ -62,19 +62,21 @@ NO_TEXT = "is a folder without .txt, .md, .rst, .jsonl, .ndjson, .parquet files 
 
 
 def test_a_folder_gives_the_text_files_below_it(write, caplog) -> None:
-    chosen = [write(name, "text\n") for name in ("in/a.txt", "in/b/c.md", "in/b/d [1].TXT", "in/b/e.ndjson")]
+    text_paths = [
+        write(name, "text\n") for name in ("in/a.txt", "in/b/c.md", "in/b/d [1].TXT", "in/b/e.ndjson")
+    ]
     for name in ("in/code.py", "in/.hidden.txt", "in/.git/x.txt", "in/_staging/y.txt", "in/z.csv"):
         write(name, "x\n")
-    folder = Path(chosen[0]).parent
+    folder = Path(text_paths[0]).parent
     (folder / "link").symlink_to(folder / "b")
     (folder / "loop").symlink_to(folder)
-    for given in (folder, f"{folder}/"):
+    for pattern in (folder, f"{folder}/"):
         caplog.clear()
         with caplog.at_level("INFO"):
-            result = plan(InputConfig(input=(str(given),))).files
-        assert [file.path for file in result] == sorted(map(str, chosen))
+            result = plan(InputConfig(input=(str(pattern),))).files
+        assert [file.path for file in result] == sorted(map(str, text_paths))
         assert caplog.messages == [
-            f"--input {given}: leaves out links to folders (2), files whose name, or a folder's, begins with . or _ "
+            f"--input {pattern}: leaves out links to folders (2), files whose name, or a folder's, begins with . or _ "
             "(3), files of other kinds (1 .csv, 1 .py)"
         ]
 
@@ -191,7 +193,7 @@ def test_all_formats_in_one_input(folder: Path, read) -> None:
     assert result.texts == ['{"text": "a.txt"}', '{"text": "b.txt"}', "c.jsonl", "from parquet"]
 
 
-def large(path: str, data: bytes, size: int = 600 << 20) -> str:
+def large_file(path: str, data: bytes, size: int = 600 << 20) -> str:
     """Makes a sparse file of this size that begins with `data`."""
     Path(path).write_bytes(data)
     os.truncate(path, size)
@@ -201,7 +203,7 @@ def large(path: str, data: bytes, size: int = 600 << 20) -> str:
 def test_a_large_compressed_file_is_warned_of_with_the_time_it_takes(tmp_path: Path, capsys) -> None:
     packed = gzip.compress(b"a line of text\n" * 10_000)
     for name in ("a.txt.gz", "b.txt.gz"):
-        large(str(tmp_path / name), packed, (300 if name[0] == "a" else 600) << 20)
+        large_file(str(tmp_path / name), packed, (300 if name[0] == "a" else 600) << 20)
     (tmp_path / "c.txt.gz").write_bytes(packed)
     plan(InputConfig(input=(str(tmp_path / "*"),)))
     (line,) = capsys.readouterr().err.splitlines()
@@ -214,7 +216,7 @@ def test_a_large_compressed_file_is_warned_of_with_the_time_it_takes(tmp_path: P
 
 
 def test_a_large_document_is_warned_of_and_what_is_cut_is_not(tmp_path: Path, capsys) -> None:
-    path = large(str(tmp_path / "a.txt"), b"x" * 10_000, 2 << 30)
+    path = large_file(str(tmp_path / "a.txt"), b"x" * 10_000, 2 << 30)
     plan(InputConfig(input=(path,)))
     assert capsys.readouterr().err == ""
     plan(InputConfig(input=(path,), document="file"))

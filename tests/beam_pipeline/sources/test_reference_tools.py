@@ -31,31 +31,31 @@ def run(tool: str, content: bytes, *options: str) -> bytes:
 
 def members(compress, magic: bytes) -> Iterator[tuple[str, bytes]]:
     """Yields the cases that all formats share, by name."""
-    one, first, second, none = (compress(data) for data in (TEXT, A, B, b""))
-    yield from {"one": one, "two": first + second, "empty": none}.items()
-    yield "empty members", none + first + none + none + second + none
+    member, first, second, empty_member = (compress(data) for data in (TEXT, A, B, b""))
+    yield from {"one": member, "two": first + second, "empty": empty_member}.items()
+    yield "empty members", empty_member + first + empty_member + empty_member + second + empty_member
     for count in (1, 3, 4, 512, 300_000):
-        yield f"{count} zeros", one + bytes(count)
+        yield f"{count} zeros", member + bytes(count)
         yield f"{count} zeros between", first + bytes(count) + second
-    for other in (b"x", b"\n", b"garbage!", b"a longer piece of garbage" * 20_000, magic, magic[:1]):
-        yield f"followed by {other[:9]!r} and {len(other)} bytes", one + other
-    yield "truncated", one[:-5]
+    for garbage in (b"x", b"\n", b"garbage!", b"a longer piece of garbage" * 20_000, magic, magic[:1]):
+        yield f"followed by {garbage[:9]!r} and {len(garbage)} bytes", member + garbage
+    yield "truncated", member[:-5]
     yield "second truncated", first + second[:-5]
     yield "second header truncated", first + second[:5]
-    yield "first header truncated", one[:5]
+    yield "first header truncated", member[:5]
 
 
 def gzip_cases() -> Iterator[tuple[str, bytes]]:
-    one = gzip.compress(TEXT)
-    yield from members(gzip.compress, one[:2])
+    member = gzip.compress(TEXT)
+    yield from members(gzip.compress, member[:2])
     yield "stored", gzip.compress(TEXT, 0)
-    rest = one[4:10] + struct.pack("<H", 6) + b"BC\2\0\1\2name\0comment\0" + one[10:]
-    yield "extra, name, comment", one[:3] + bytes([4 | 8 | 16]) + rest
-    head = one[:3] + bytes([2 | 8]) + one[4:10] + b"n\0"
-    yield "header checksum", head + struct.pack("<H", zlib.crc32(head) & 0xFFFF) + one[10:]
-    yield "wrong header checksum", head + b"\1\2" + one[10:]
-    yield "wrong checksum", one[:-8] + b"\1\2\3\4" + one[-4:]
-    yield "wrong length", one[:-4] + b"\1\2\3\4"
+    member_end = member[4:10] + struct.pack("<H", 6) + b"BC\2\0\1\2name\0comment\0" + member[10:]
+    yield "extra, name, comment", member[:3] + bytes([4 | 8 | 16]) + member_end
+    head = member[:3] + bytes([2 | 8]) + member[4:10] + b"n\0"
+    yield "header checksum", head + struct.pack("<H", zlib.crc32(head) & 0xFFFF) + member[10:]
+    yield "wrong header checksum", head + b"\1\2" + member[10:]
+    yield "wrong checksum", member[:-8] + b"\1\2\3\4" + member[-4:]
+    yield "wrong length", member[:-4] + b"\1\2\3\4"
     yield "zlib", zlib.compress(TEXT)
     yield "xz", lzma.compress(TEXT)
     yield "ratio of 1000", gzip.compress(bytes(20_000_000))
@@ -106,14 +106,14 @@ def test_what_the_tool_decompresses_is_read_or_refused_for_the_true_reason(exten
     for name, content in CASES[extension]():
         path.write_bytes(content)
         expected = subprocess.run([tool, "-dc", str(path)], capture_output=True, check=False)
-        warned = b"trailing garbage" in expected.stderr and expected.returncode == IGNORED.get(tool)
+        has_warning = b"trailing garbage" in expected.stderr and expected.returncode == IGNORED.get(tool)
         try:
             with path.open("rb") as file:
                 stream = open_text(file, str(path), "text", InputConfig(input_format="text"))
                 pieces = list(iter(partial(stream.read, 1 << 20), b""))
         except (DataError, UsageError) as error:
             message = str(error)
-            if warned or "followed by" in message:
+            if has_warning or "followed by" in message:
                 assert "followed by" in message, (name, message)
             elif expected.returncode == 0:
                 assert name in ("legacy", "lzma"), (name, message)
@@ -122,4 +122,7 @@ def test_what_the_tool_decompresses_is_read_or_refused_for_the_true_reason(exten
                 assert "--long=27" in message
         else:
             assert b"".join(pieces) == expected.stdout, name
-            assert expected.returncode == 0 or (warned and name.endswith("zeros")), (name, expected.stderr)
+            assert expected.returncode == 0 or (has_warning and name.endswith("zeros")), (
+                name,
+                expected.stderr,
+            )

@@ -56,8 +56,8 @@ def test_places(write) -> None:
 
 
 def test_a_place_is_named_even_where_the_file_is_gone(write) -> None:
-    bad = BadRecord("gone.txt", 8, "broken")
-    assert describe(unit_of("/nowhere/gone.txt", "text"), bad) == "/nowhere/gone.txt, byte 8: broken"
+    bad_record = BadRecord("gone.txt", 8, "broken")
+    assert describe(unit_of("/nowhere/gone.txt", "text"), bad_record) == "/nowhere/gone.txt, byte 8: broken"
     path = write("a.txt.gz", gzip.compress(b"x" * 100_000)[:50])
     description = describe(unit_of(path, "text"), BadRecord("a.txt.gz", 99_000, "broken"))
     assert description == f"{path}, byte 99000 of its content: broken"

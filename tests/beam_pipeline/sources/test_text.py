@@ -49,8 +49,8 @@ def test_invalid_utf8_is_named_by_file_line_and_column(write, read) -> None:
     path = write("a.txt", b"fine\n\nbr\xffken\nfine, too \xe2\x82\xac\n\xe2\x82")
     result = read(path)
     assert result.texts == ["fine", "fine, too €"]
-    assert [(bad.place, bad.content) for bad in result.bad] == [(6, b"br\xffken"), (27, b"\xe2\x82")]
-    description = [describe(result.units[0], bad) for bad in result.bad]
+    assert [(record.place, record.content) for record in result.bad] == [(6, b"br\xffken"), (27, b"\xe2\x82")]
+    description = [describe(result.units[0], record) for record in result.bad]
     assert description[0].startswith(f"{path}, line 3 (byte 6): invalid UTF-8: byte 0xff at column 3")
     assert description[1].startswith(f"{path}, line 5 (byte 27): invalid UTF-8: byte 0xe2 at column 1")
 
@@ -99,13 +99,13 @@ def test_a_file_that_became_shorter_is_an_error(write, read, document: str, monk
     path = write("a.txt", b"one\n\ntwo\n" * 100)
     from beam_pipeline.sources import reading as sources
 
-    opened = sources.filesystem.open_file
+    open_file = sources.filesystem.open_file
 
-    def shorten(name: str):
+    def shorten_and_open(name: str):
         write("a.txt", b"one\n\ntwo\n" * 50)
-        return opened(name)
+        return open_file(name)
 
-    monkeypatch.setattr(sources.filesystem, "open_file", shorten)
+    monkeypatch.setattr(sources.filesystem, "open_file", shorten_and_open)
     with pytest.raises(DataError, match=r"a\.txt: ends at byte 450, but had .* the file has changed since"):
         read(path, document=document)
 

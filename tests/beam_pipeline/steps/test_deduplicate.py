@@ -14,40 +14,40 @@ def duplicates(
     units: list[list[str]], buckets: int, entries_per_pass: int, shuffle=lambda items: None
 ) -> set[tuple[int, int]]:
     """Returns (unit, document) of all documents that the steps drop."""
-    found, by_bucket = [], {}
+    places, by_bucket = [], {}
     for unit, documents in enumerate(units):
         hashes = text_hashes(documents)
         first = first_occurrences(hashes)
-        found += [(unit, document) for document in np.flatnonzero(~first).tolist()]
+        places += [(unit, document) for document in np.flatnonzero(~first).tolist()]
         for bucket, entries in bucket_entries(hashes, first, buckets):
             by_bucket.setdefault(bucket, []).append((unit, entries))
-    for seen in by_bucket.values():
-        shuffle(seen)
-        for unit, data in find_duplicates(seen, entries_per_pass):
-            found += [(unit, document) for document in np.frombuffer(data, np.int64).tolist()]
-    assert len(found) == len(set(found))
-    return set(found)
+    for bucket_entries_list in by_bucket.values():
+        shuffle(bucket_entries_list)
+        for unit, data in find_duplicates(bucket_entries_list, entries_per_pass):
+            places += [(unit, document) for document in np.frombuffer(data, np.int64).tolist()]
+    assert len(places) == len(set(places))
+    return set(places)
 
 
 @given(
     st.lists(st.lists(texts, max_size=12), max_size=8), st.integers(1, 4), st.integers(1, 20), st.randoms()
 )
 def test_all_but_the_first_of_equal_documents_are_found(units, buckets, entries_per_pass, order):
-    seen, expected = set(), set()
+    known_texts, expected = set(), set()
     for unit, documents in enumerate(units):
         for number, text in enumerate(documents):
-            if text in seen:
+            if text in known_texts:
                 expected.add((unit, number))
-            seen.add(text)
+            known_texts.add(text)
     assert duplicates(units, buckets, entries_per_pass, order.shuffle) == expected
 
 
 def test_a_text_that_is_everywhere_sends_one_entry_a_unit():
-    hot = np.frombuffer(blake2b(b"hot", digest_size=16).digest() * 100_000, np.uint64).reshape(-1, 2)
-    first = first_occurrences(hot)
-    ((_, entries),) = bucket_entries(hot, first, buckets=4096)
+    hashes = np.frombuffer(blake2b(b"hot", digest_size=16).digest() * 100_000, np.uint64).reshape(-1, 2)
+    first = first_occurrences(hashes)
+    ((_, entries),) = bucket_entries(hashes, first, buckets=4096)
     assert len(entries) == 20
     # In 30,000 units of 100,000 copies each, that is 600 kB in one group, and each later unit leaves its first out.
-    found = list(find_duplicates([(unit, entries) for unit in range(30_000)]))
-    assert [unit for unit, _ in found] == list(range(1, 30_000))
-    assert {data for _, data in found} == {np.int64(0).tobytes()}
+    duplicate_places = list(find_duplicates([(unit, entries) for unit in range(30_000)]))
+    assert [unit for unit, _ in duplicate_places] == list(range(1, 30_000))
+    assert {data for _, data in duplicate_places} == {np.int64(0).tobytes()}

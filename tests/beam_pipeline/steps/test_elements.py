@@ -33,17 +33,17 @@ def content(element: object) -> dict:
 
 @pytest.mark.parametrize("name", ELEMENTS)
 def test_an_element_arrives_as_it_was_sent(name: str):
-    sent, size = ELEMENTS[name]
-    data = FastPrimitivesCoder().encode(sent)
+    element, size = ELEMENTS[name]
+    data = FastPrimitivesCoder().encode(element)
     assert len(data) < size + 200
-    arrived = FastPrimitivesCoder().decode(data)
-    assert type(arrived) is type(sent)
-    if isinstance(sent, RowTable | TailTable):
-        assert [each.tolist() for each in vars(arrived).values()] == [
-            each.tolist() for each in vars(sent).values()
+    decoded = FastPrimitivesCoder().decode(data)
+    assert type(decoded) is type(element)
+    if isinstance(element, RowTable | TailTable):
+        assert [each.tolist() for each in vars(decoded).values()] == [
+            each.tolist() for each in vars(element).values()
         ]
-    elif isinstance(sent, RowBlock) and sent.slots is not None:
-        assert np.array_equal(arrived.slots, sent.slots) and arrived.to_bytes() == sent.to_bytes()
+    elif isinstance(element, RowBlock) and element.slots is not None:
+        assert np.array_equal(decoded.slots, element.slots) and decoded.to_bytes() == element.to_bytes()
     else:
-        assert content(arrived) == content(sent)
-    assert FastPrimitivesCoder().encode(arrived) == data
+        assert content(decoded) == content(element)
+    assert FastPrimitivesCoder().encode(decoded) == data

@@ -32,7 +32,7 @@ def source(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Pa
 
 
 @pytest.fixture(scope="module")
-def run_into(source: Path, tokenizer_folder: Path):
+def run_to(source: Path, tokenizer_folder: Path):
     def run_prepare(folder: Path, *options: str) -> Path:
         prepare.main(
             arguments(source, tokenizer_folder, folder, *OPTIONS, "--on_bad_record", "skip", *options)
@@ -43,14 +43,14 @@ def run_into(source: Path, tokenizer_folder: Path):
 
 
 @pytest.fixture
-def run(tmp_path: Path, run_into):
-    return lambda *options, output="out": run_into(tmp_path / output, *options)
+def run(tmp_path: Path, run_to):
+    return lambda *options, output="out": run_to(tmp_path / output, *options)
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, run_into):
+def uninterrupted_content(tmp_path_factory: pytest.TempPathFactory, run_to):
     """Returns the files of an undisturbed run with some options."""
-    return functools.cache(lambda *options: content(run_into(tmp_path_factory.mktemp("whole"), *options)))
+    return functools.cache(lambda *options: content(run_to(tmp_path_factory.mktemp("whole"), *options)))
 
 
 class Watch:
@@ -61,7 +61,7 @@ class Watch:
         self.tokenized: list[int] = []
         read, tokenize = deduplicate.read_unit, TokenizeUnit._tokenize
 
-        def reading(unit: WorkUnit, options):
+        def watched_read_unit(unit: WorkUnit, options):
             self.hashed.append(unit.index)
             return read(unit, options)
 
@@ -71,20 +71,20 @@ class Watch:
             self.tokenized.append(unit.index)
             return tokenize(step, unit, *args)
 
-        monkeypatch.setattr(deduplicate, "read_unit", reading)
+        monkeypatch.setattr(deduplicate, "read_unit", watched_read_unit)
         monkeypatch.setattr(TokenizeUnit, "_tokenize", tokenizing)
 
 
 @pytest.mark.parametrize("dedup", ["none", "exact"])
-def test_only_what_is_not_finished_is_done_again(run, whole, monkeypatch, capsys, dedup):
+def test_only_what_is_not_finished_is_done_again(run, uninterrupted_content, monkeypatch, capsys, dedup):
     options = ("--dedup", dedup)
-    expected = whole(*options)
+    expected = uninterrupted_content(*options)
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="stopped at unit 3"):
         first = Watch(patch, fail_at=3)
         run(*options)
     assert first.tokenized and 3 not in first.tokenized
-    said = capsys.readouterr().err
-    assert f"{len(first.tokenized)} of " in said and "0 shards are finished; --resume keeps them" in said
+    stderr = capsys.readouterr().err
+    assert f"{len(first.tokenized)} of " in stderr and "0 shards are finished; --resume keeps them" in stderr
     with monkeypatch.context() as patch:
         second = Watch(patch)
         out = run(*options, "--resume")
@@ -96,70 +96,70 @@ def test_only_what_is_not_finished_is_done_again(run, whole, monkeypatch, capsys
     assert content(out) == expected
 
 
-def test_a_damaged_or_cut_unit_is_done_again(run, whole, tmp_path, monkeypatch):
-    expected = whole("--dedup", "exact")
+def test_a_damaged_or_cut_unit_is_done_again(run, uninterrupted_content, tmp_path, monkeypatch):
+    expected = uninterrupted_content("--dedup", "exact")
     with monkeypatch.context() as patch, pytest.raises(RuntimeError):
         Watch(patch, fail_at=4)
         run("--dedup", "exact")
-    (damaged, cut, lacking, *_), (hashes, *_) = (
+    (damaged_unit, cut, lacking, *_), (hashes, *_) = (
         sorted(tmp_path.glob(f"out/_staging/**/units/unit-*.{kind}")) for kind in ("rows", "hashes")
     )
-    data = bytearray(damaged.read_bytes())
+    data = bytearray(damaged_unit.read_bytes())
     data[len(data) // 2] ^= 4
-    damaged.write_bytes(data)
+    damaged_unit.write_bytes(data)
     cut.write_bytes(cut.read_bytes()[:-100])
     lacking.unlink()
     hashes.write_bytes(hashes.read_bytes()[:-1])
     with monkeypatch.context() as patch:
-        again = Watch(patch)
+        second = Watch(patch)
         out = run("--dedup", "exact", "--resume")
-    assert {0, 1, 2} <= set(again.tokenized)
-    assert again.hashed == [0]
+    assert {0, 1, 2} <= set(second.tokenized)
+    assert second.hashed == [0]
     assert content(out) == expected
 
 
 def test_units_of_an_input_that_was_edited_in_place_are_done_again(run, source, tmp_path, monkeypatch):
-    edited = tmp_path / "edited.jsonl"
-    edited.write_bytes(source.read_bytes())
+    edited_input = tmp_path / "edited.jsonl"
+    edited_input.write_bytes(source.read_bytes())
     with monkeypatch.context() as patch, pytest.raises(RuntimeError):
         Watch(patch, fail_at=4)
-        run("--dedup", "exact", "--input", str(edited))
-    data = edited.read_bytes()
-    edited.write_bytes(data[::-1].replace(b"a", b"e", 5)[::-1].replace(b"b", b"d", 5))
-    assert len(data) == edited.stat().st_size and data != edited.read_bytes()
-    out = run("--dedup", "exact", "--resume", "--input", str(edited))
-    assert content(out) == content(run("--dedup", "exact", "--input", str(edited), output="whole"))
+        run("--dedup", "exact", "--input", str(edited_input))
+    data = edited_input.read_bytes()
+    edited_input.write_bytes(data[::-1].replace(b"a", b"e", 5)[::-1].replace(b"b", b"d", 5))
+    assert len(data) == edited_input.stat().st_size and data != edited_input.read_bytes()
+    out = run("--dedup", "exact", "--resume", "--input", str(edited_input))
+    assert content(out) == content(run("--dedup", "exact", "--input", str(edited_input), output="whole"))
     # Nor does a later run in this process take rows of the earlier one's files, whose names were the same.
-    edited.write_bytes(data)
-    out = run("--dedup", "exact", "--overwrite", "--input", str(edited))
-    assert content(out) == content(run("--dedup", "exact", "--input", str(edited), output="first"))
+    edited_input.write_bytes(data)
+    out = run("--dedup", "exact", "--overwrite", "--input", str(edited_input))
+    assert content(out) == content(run("--dedup", "exact", "--input", str(edited_input), output="first"))
 
 
-def edit_and_keep_the_time(path: Path, old: bytes, new: bytes) -> None:
+def edit_and_keep_the_time(path: Path, old_bytes: bytes, new_bytes: bytes) -> None:
     """Edits a file in place as `touch -r` and `cp -p` allow: its size and time of modification stay."""
     times = path.stat()
     data = path.read_bytes()
-    assert len(old) == len(new) and old in data
-    path.write_bytes(data.replace(old, new))
+    assert len(old_bytes) == len(new_bytes) and old_bytes in data
+    path.write_bytes(data.replace(old_bytes, new_bytes))
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 def test_units_of_an_edited_input_whose_time_was_set_back_are_done_again(run, source, tmp_path, monkeypatch):
-    edited = tmp_path / "edited.jsonl"
-    edited.write_bytes(source.read_bytes())
+    edited_input = tmp_path / "edited.jsonl"
+    edited_input.write_bytes(source.read_bytes())
     with monkeypatch.context() as patch, pytest.raises(RuntimeError):
         Watch(patch, fail_at=4)
-        run("--input", str(edited))
-    edit_and_keep_the_time(edited, b" a", b" b")
-    out = run("--resume", "--input", str(edited))
-    assert content(out) == content(run("--input", str(edited), output="whole"))
+        run("--input", str(edited_input))
+    edit_and_keep_the_time(edited_input, b" a", b" b")
+    out = run("--resume", "--input", str(edited_input))
+    assert content(out) == content(run("--input", str(edited_input), output="whole"))
 
 
 def test_a_unit_whose_duplicates_changed_is_done_again(run, tmp_path, monkeypatch):
     folder = tmp_path / "in"
     folder.mkdir()
-    for name, own in (("a.jsonl", "own"), ("b.jsonl", "other"), ("c.jsonl", "last")):
-        (folder / name).write_text("".join(f'{{"text": "{text}"}}\n' for text in ("shared", own)))
+    for name, unique_text in (("a.jsonl", "own"), ("b.jsonl", "other"), ("c.jsonl", "last")):
+        (folder / name).write_text("".join(f'{{"text": "{text}"}}\n' for text in ("shared", unique_text)))
     options = ["--dedup", "exact", "--input", str(folder), "--unit_bytes", "40"]
     with monkeypatch.context() as patch, pytest.raises(RuntimeError):
         Watch(patch, fail_at=2)
@@ -169,64 +169,64 @@ def test_a_unit_whose_duplicates_changed_is_done_again(run, tmp_path, monkeypatc
 
 
 def test_an_input_that_changes_between_hashing_and_tokenizing_is_an_error(run, source, tmp_path, monkeypatch):
-    edited = tmp_path / "edited.jsonl"
-    edited.write_bytes(source.read_bytes())
+    edited_input = tmp_path / "edited.jsonl"
+    edited_input.write_bytes(source.read_bytes())
     tokenize = TokenizeUnit._tokenize
 
     def edit_first(step: TokenizeUnit, unit: WorkUnit, *args):
         if unit.index == 2:
-            edit_and_keep_the_time(edited, b" a", b" b")
+            edit_and_keep_the_time(edited_input, b" a", b" b")
         return tokenize(step, unit, *args)
 
     monkeypatch.setattr(TokenizeUnit, "_tokenize", edit_first)
     with pytest.raises(
         DataError, match=r"edited\.jsonl: has changed since .* unit 2 differs; use --overwrite"
     ):
-        run("--dedup", "exact", "--input", str(edited))
+        run("--dedup", "exact", "--input", str(edited_input))
 
 
 @pytest.mark.parametrize("step", ["hash", "tokenize"])
 def test_an_input_that_changes_before_a_unit_is_retried_is_an_error(run, source, tmp_path, monkeypatch, step):
-    edited = tmp_path / "edited.jsonl"
-    edited.write_bytes(source.read_bytes())
+    edited_input = tmp_path / "edited.jsonl"
+    edited_input.write_bytes(source.read_bytes())
     kind = HashDocuments if step == "hash" else TokenizeUnit
     process = kind.process
 
-    def twice(self, element):
+    def process_twice(self, element):
         first = list(process(self, element))
         if (element if step == "hash" else element[0]).index == 1:
-            edit_and_keep_the_time(edited, b" a", b" b")
+            edit_and_keep_the_time(edited_input, b" a", b" b")
             return list(process(self, element))
         return first
 
-    monkeypatch.setattr(kind, "process", twice)
+    monkeypatch.setattr(kind, "process", process_twice)
     with pytest.raises(
         DataError, match=r"edited\.jsonl: has changed since .* unit 1 differs; use --overwrite"
     ):
-        run("--dedup", "exact" if step == "hash" else "none", "--input", str(edited))
+        run("--dedup", "exact" if step == "hash" else "none", "--input", str(edited_input))
 
 
-@pytest.mark.parametrize("fewer", [False, True])
+@pytest.mark.parametrize("has_fewer_rows", [False, True])
 def test_shards_of_an_input_that_was_edited_in_place_end_the_run_with_the_remedy(
-    run, source, tmp_path, monkeypatch, fewer
+    run, source, tmp_path, monkeypatch, has_fewer_rows
 ):
-    edited = tmp_path / "edited.jsonl"
-    edited.write_bytes(source.read_bytes())
+    edited_input = tmp_path / "edited.jsonl"
+    edited_input.write_bytes(source.read_bytes())
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="stopped"):
         patch.setattr(write, "commit", fail_before_the_manifests)
-        run("--input", str(edited))
-    data = edited.read_bytes()
+        run("--input", str(edited_input))
+    data = edited_input.read_bytes()
     fewer_rows = json.dumps({"text": "o" * (len(data) - len('{"text": ""}'))}).encode()
-    edited.write_bytes(fewer_rows if fewer else data.replace(b" a", b" b", 50))
-    assert edited.stat().st_size == len(data)
+    edited_input.write_bytes(fewer_rows if has_fewer_rows else data.replace(b" a", b" b", 50))
+    assert edited_input.stat().st_size == len(data)
     with pytest.raises(DataError, match="If the input has changed since, use --overwrite"):
-        run("--input", str(edited), "--resume")
-    out = run("--input", str(edited), "--overwrite")
-    assert content(out) == content(run("--input", str(edited), output="whole"))
+        run("--input", str(edited_input), "--resume")
+    out = run("--input", str(edited_input), "--overwrite")
+    assert content(out) == content(run("--input", str(edited_input), output="whole"))
 
 
-def test_bad_records_that_are_gone_are_written_again(run, whole, tmp_path, monkeypatch):
-    expected = whole()
+def test_bad_records_that_are_gone_are_written_again(run, uninterrupted_content, tmp_path, monkeypatch):
+    expected = uninterrupted_content()
     assert any(name.startswith("bad_records/") for name in expected)
     with monkeypatch.context() as patch, pytest.raises(RuntimeError):
         Watch(patch, fail_at=4)
@@ -241,13 +241,13 @@ def test_without_resume_nothing_of_the_earlier_run_is_used(run, monkeypatch):
         Watch(patch, fail_at=4)
         run()
     with monkeypatch.context() as patch:
-        again = Watch(patch)
+        second = Watch(patch)
         run()
-    assert again.tokenized == sorted(again.tokenized) and again.tokenized[0] == 0
+    assert second.tokenized == sorted(second.tokenized) and second.tokenized[0] == 0
 
 
-def test_rows_that_the_runner_groups_make_the_same_bytes(run, whole, monkeypatch):
-    expected = whole()
+def test_rows_that_the_runner_groups_make_the_same_bytes(run, uninterrupted_content, monkeypatch):
+    expected = uninterrupted_content()
     monkeypatch.setattr(graph, "_gather", graph._group)
     assert content(run()) == expected
 

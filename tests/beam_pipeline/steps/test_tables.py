@@ -61,22 +61,22 @@ def test_every_row_is_found_in_its_block(rows, order):
         if not total:
             continue
         ranks = np.array(order.sample(range(total), k=total))
-        found = []
-        for place, chosen, numbers in blocks.find(split, ranks):
+        ranks_found = []
+        for place, rank_indices, numbers in blocks.find(split, ranks):
             assert place in places and place.split == split
             first = table.first_rank(place.unit, split) + place.first_row
-            assert (numbers < place.rows).all() and np.array_equal(first + numbers, ranks[chosen])
-            found += chosen.tolist()
-        assert sorted(found) == list(range(total))
+            assert (numbers < place.rows).all() and np.array_equal(first + numbers, ranks[rank_indices])
+            ranks_found += rank_indices.tolist()
+        assert sorted(ranks_found) == list(range(total))
 
 
 def test_a_lost_or_doubled_block_is_an_error():
     table, places = places_of([[[4, 2]], [[3]]])
-    for wrong in (places[1:], places[:1] + places[2:], places[:-1], [*places, places[0]], []):
+    for wrong_places in (places[1:], places[:1] + places[2:], places[:-1], [*places, places[0]], []):
         with pytest.raises(AssertionError, match="do not contain each of its 9 rows once"):
-            build_block_table(wrong, table)
+            build_block_table(wrong_places, table)
 
 
 def test_kept_shards_are_listed_by_split():
-    kept = build_kept_table([(1, 7), (0, 3), (1, 2)])
-    assert {split: shards.tolist() for split, shards in kept.items()} == {0: [3], 1: [2, 7]}
+    kept_shards = build_kept_table([(1, 7), (0, 3), (1, 2)])
+    assert {split: shards.tolist() for split, shards in kept_shards.items()} == {0: [3], 1: [2, 7]}

@@ -22,9 +22,9 @@ def test_a_message_gets_a_line_of_its_own_above_the_progress_bar(monkeypatch: py
     with tqdm(total=3, desc="tokenize", ascii=True) as bar:
         bar.update(1)
         _log.info("100% of the input is text")
-    shown = terminal.getvalue()
-    assert "\r100% of the input is text\n\rtokenize:" in shown
-    assert shown.count("100% of the input is text") == 1
+    printed_text = terminal.getvalue()
+    assert "\r100% of the input is text\n\rtokenize:" in printed_text
+    assert printed_text.count("100% of the input is text") == 1
 
 
 def test_only_the_messages_of_this_package_are_shown(capsys: pytest.CaptureFixture):
@@ -42,7 +42,7 @@ def test_what_native_code_prints_is_discarded_also_if_stdout_is_closed():
     code = "import os, sys; from beam_pipeline.support.console import without_stdout\n"
     code += "with without_stdout(): os.write(1, b'native') if sys.stdout else None; print('python')\n"
     code += "print('after'); print('done', file=sys.stderr)"
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout == "after\n"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "after\n"
     closed = ["sh", "-c", '"$0" -c "$1" >&-', sys.executable, code]
     assert subprocess.run(closed, capture_output=True, text=True, check=True).stderr == "done\n"

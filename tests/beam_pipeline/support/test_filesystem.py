@@ -15,14 +15,14 @@ from beam_pipeline.support.errors import user_message
 def test_match_is_sorted_and_takes_files_only(tmp_path: Path) -> None:
     for name in ("b.txt", "a.txt", "sub/c.txt"):
         filesystem.write_bytes(f"{tmp_path}/{name}", name.encode())
-    here = [(f"{tmp_path}/a.txt", 5), (f"{tmp_path}/b.txt", 5)]
-    assert filesystem.match(f"{tmp_path}/*") == here
-    assert filesystem.match(f"{tmp_path}/**") == [*here, (f"{tmp_path}/sub/c.txt", 9)]
-    assert filesystem.match(f"{tmp_path}/a.txt") == here[:1]
-    for nothing in ("", "sub", "none", "none/*"):
-        assert filesystem.match(f"{tmp_path}/{nothing}") == []
+    files = [(f"{tmp_path}/a.txt", 5), (f"{tmp_path}/b.txt", 5)]
+    assert filesystem.match(f"{tmp_path}/*") == files
+    assert filesystem.match(f"{tmp_path}/**") == [*files, (f"{tmp_path}/sub/c.txt", 9)]
+    assert filesystem.match(f"{tmp_path}/a.txt") == files[:1]
+    for pattern in ("", "sub", "none", "none/*"):
+        assert filesystem.match(f"{tmp_path}/{pattern}") == []
     assert filesystem.list_folder(str(tmp_path)) == [
-        path for path, _ in [*here, (f"{tmp_path}/sub/c.txt", 9)]
+        path for path, _ in [*files, (f"{tmp_path}/sub/c.txt", 9)]
     ]
 
 
@@ -73,15 +73,15 @@ def test_a_full_disk_names_the_file_even_if_a_runner_quotes_the_traceback(
 ) -> None:
     monkeypatch.setattr(local_files, "_without_links", lambda path, flags: os.open("/dev/full", os.O_WRONLY))
     with (
-        pytest.raises(OSError) as failed,
+        pytest.raises(OSError) as error,
         filesystem.create_new(f"{tmp_path}/new", f"{tmp_path}/new.tmp") as file,
     ):
         for _ in range(20):  # the write that fails leaves bytes that closing the file writes again
             file.write(bytes(1000))
     message = f"[Errno 28] No space left on device: '{tmp_path}/new'"
-    quoted = RuntimeError("".join(traceback.format_exception(failed.value)))
+    quoted = RuntimeError("".join(traceback.format_exception(error.value)))
     assert "No space left on device\n" in str(quoted)
-    assert (user_message(failed.value), user_message(quoted)) == (message, message)
+    assert (user_message(error.value), user_message(quoted)) == (message, message)
 
 
 def test_a_remote_rename_that_did_nothing_is_an_error(monkeypatch) -> None:

@@ -85,7 +85,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def patterns() -> list[str]:
-    chosen = [
+    glob_patterns = [
         *PARTS,
         "**/**",
         "**/a/**",
@@ -96,22 +96,24 @@ def patterns() -> list[str]:
         "*/*/**/a.txt",
     ]
     rng = random.Random(1)
-    return chosen + ["/".join(rng.choices([*PARTS, "**", "*"], k=rng.randint(2, 4))) for _ in range(400)]
+    return glob_patterns + [
+        "/".join(rng.choices([*PARTS, "**", "*"], k=rng.randint(2, 4))) for _ in range(400)
+    ]
 
 
 @pytest.mark.filterwarnings("ignore:Possible")
 def test_patterns_mean_what_pythons_glob_says(tree: Path) -> None:
     files = [str(path.relative_to(tree)) for path in tree.rglob("*") if path.is_file()]
-    matched = 0
+    match_count = 0
     for pattern in patterns():
-        found = glob.glob(f"{glob.escape(str(tree))}/{pattern}", recursive=True)  # noqa: PTH207 (what is compared)
-        expected = sorted({path for path in found if Path(path).is_file()})
+        glob_paths = glob.glob(f"{glob.escape(str(tree))}/{pattern}", recursive=True)  # noqa: PTH207 (what is compared)
+        expected = sorted({path for path in glob_paths if Path(path).is_file()})
         assert [path for path, _ in filesystem.match(f"{tree}/{pattern}")] == expected, pattern
         regex = globs.path_regex(f"gs://bucket/{pattern}")
-        remote = sorted(f"{tree}/{name}" for name in files if regex.fullmatch(f"gs://bucket/{name}"))
-        assert remote == expected, pattern
-        matched += bool(expected)
-    assert matched > 60
+        remote_paths = sorted(f"{tree}/{name}" for name in files if regex.fullmatch(f"gs://bucket/{name}"))
+        assert remote_paths == expected, pattern
+        match_count += bool(expected)
+    assert match_count > 60
 
 
 def test_objects_match_like_files(gcs) -> None:
@@ -148,8 +150,8 @@ def test_a_deep_pattern_on_a_cycle_of_links_ends(tmp_path: Path) -> None:
     for link, target in (("a/1", "b"), ("a/2", "a"), ("b/1", "a"), ("b/2", "b"), ("b/3", "..")):
         (tmp_path / link).symlink_to(tmp_path / target)
     links: list[str] = []
-    found = filesystem.match(f"{tmp_path}/**/**/*.txt", unfollowed_links=links)
-    assert [path for path, _ in found] == [f"{tmp_path}/a/x.txt", f"{tmp_path}/b/x.txt"]
+    matches = filesystem.match(f"{tmp_path}/**/**/*.txt", unfollowed_links=links)
+    assert [path for path, _ in matches] == [f"{tmp_path}/a/x.txt", f"{tmp_path}/b/x.txt"]
     assert len(links) == 5
 
 

@@ -22,11 +22,16 @@ def test_the_hashes_are_the_recorded_ones():
 
 def test_purpose_seed_and_file_each_change_the_hashes_of_all_places():
     places = np.arange(100)
-    given = [("split", 7, "a.txt"), ("share", 7, "a.txt"), ("split", 8, "a.txt"), ("split", 7, "b.txt")]
-    hashes = np.concatenate([place_hashes(*one, places) for one in given])
+    argument_lists = [
+        ("split", 7, "a.txt"),
+        ("share", 7, "a.txt"),
+        ("split", 8, "a.txt"),
+        ("split", 7, "b.txt"),
+    ]
+    hashes = np.concatenate([place_hashes(*arguments, places) for arguments in argument_lists])
     assert len(np.unique(hashes)) == 400
 
 
 def test_equal_texts_have_equal_hashes_and_lone_surrogates_have_one():
-    one, two, three = text_hashes(["text", "text", "\ud800"]).tolist()
-    assert one == two != three
+    first, second, surrogate = text_hashes(["text", "text", "\ud800"]).tolist()
+    assert first == second != surrogate

@@ -23,10 +23,10 @@ LARGE = 2**22 + 5
 @pytest.fixture(scope="module")
 def large_vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tokenizer whose largest id is LARGE. Most ids have no token, so that it loads in no time."""
-    made = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1, "b": 2}, unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1, "b": 2}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     folder = tmp_path_factory.mktemp("large")
-    content = json.loads(made.to_str())
+    content = json.loads(tokenizer.to_str())
     content["model"]["vocab"]["b"] = LARGE  # `save` would print every id without a token
     (folder / "tokenizer.json").write_text(json.dumps(content))
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
@@ -62,9 +62,9 @@ def test_what_exceeds_a_limit_is_refused_before_anything_is_written(
     corpus: Path, tokenizer_folder: Path, tmp_path: Path, monkeypatch, module, limit, options, message
 ):
     monkeypatch.setattr(module, limit, 10 if limit == "MOST_IDS" else 5000)
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError) as error:
         prepare.main(arguments(corpus, tokenizer_folder, tmp_path / "out", "--max_length", "64", *options))
-    assert message in str(caught.value)
+    assert message in str(error.value)
     assert not (tmp_path / "out").exists()
 
 

@@ -61,9 +61,13 @@ def test_text_alone_needs_little_more_memory_if_the_output_is_local(monkeypatch:
     assert 30 * GB < grouped < 35 * GB
 
 
-@pytest.mark.parametrize(("has", "rows"), [(None, 1 << 28), (2 << 30, 1 << 28), (1 << 40, 1 << 30)])
-def test_rows_get_an_eighth_of_the_memory(monkeypatch: pytest.MonkeyPatch, has: int | None, rows: int):
-    monkeypatch.setattr(memory, "available", lambda: has)
+@pytest.mark.parametrize(
+    ("available_bytes", "rows"), [(None, 1 << 28), (2 << 30, 1 << 28), (1 << 40, 1 << 30)]
+)
+def test_rows_get_an_eighth_of_the_memory(
+    monkeypatch: pytest.MonkeyPatch, available_bytes: int | None, rows: int
+):
+    monkeypatch.setattr(memory, "available", lambda: available_bytes)
     assert memory.bytes_to_gather() == rows
 
 

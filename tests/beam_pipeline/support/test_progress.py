@@ -31,39 +31,39 @@ def terminal() -> Iterator[Callable[[], str]]:
     master, slave = os.openpty()
     termios.tcsetwinsize(slave, (40, 120))
 
-    def shown() -> str:
+    def read_terminal() -> str:
         text = b""
         while select.select([master], [], [], 0.2)[0]:  # what was written arrives a moment later
             text += os.read(master, 1 << 16)
         return text.decode()
 
     with os.fdopen(slave, "w", buffering=1) as stream, contextlib.redirect_stderr(stream):
-        yield shown
+        yield read_terminal
     os.close(master)
 
 
-def slow(count: int, seconds: float) -> Iterator[int]:
+def slow_items(count: int, seconds: float) -> Iterator[int]:
     for item in range(count):
         time.sleep(seconds)
         yield item
 
 
 def test_a_long_loop_shows_a_bar_with_rate_and_time_left_that_vanishes() -> None:
-    with terminal() as shown:
-        assert list(tracked(slow(5, 0.15), 5, label="check", unit="files")) == list(range(5))
-        text = shown()
+    with terminal() as read_terminal:
+        assert list(tracked(slow_items(5, 0.15), 5, label="check", unit="files")) == list(range(5))
+        text = read_terminal()
     assert re.search(r"check +\d+%\|.*\| \d/5 files \[00:00<00:00, +\d+\.\d+ files/s\]", text)
     assert text.endswith("\r")  # the line is cleared
 
 
 def test_short_work_shows_nothing() -> None:
-    with terminal() as shown:
+    with terminal() as read_terminal:
         assert len(list(tracked(range(1000), 1000, label="check", unit="files"))) == 1000
-        assert shown() == ""
+        assert read_terminal() == ""
 
 
 def test_a_file_or_pipe_gets_nothing(capsys: pytest.CaptureFixture) -> None:
-    assert list(tracked(slow(3, 0.05), 3, label="check", unit="files")) == [0, 1, 2]
+    assert list(tracked(slow_items(3, 0.05), 3, label="check", unit="files")) == [0, 1, 2]
     with ProgressDisplay([("verify", "MB", 1e6)], 1, delay=60.0):
         pass
     assert capsys.readouterr().err == ""
@@ -72,11 +72,11 @@ def test_a_file_or_pipe_gets_nothing(capsys: pytest.CaptureFixture) -> None:
 def test_verify_shows_a_bar_and_prints_its_lines_above_it(
     dataset: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    with terminal() as shown:
+    with terminal() as read_terminal:
         verify.main([str(dataset)])
-        assert re.search(r"verify +\d+%\|.*MB/s\]", shown())
-    printed = capsys.readouterr().out
-    assert re.findall(r"^\S+: whole$", printed, re.MULTILINE) == [
+        assert re.search(r"verify +\d+%\|.*MB/s\]", read_terminal())
+    stdout = capsys.readouterr().out
+    assert re.findall(r"^\S+: whole$", stdout, re.MULTILINE) == [
         f"{dataset}/{name}: whole" for name in ("train", "validation")
     ]
 

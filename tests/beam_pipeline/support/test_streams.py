@@ -30,16 +30,16 @@ def shell(redirections: str, *command: str | Path, **environment: str) -> subpro
 def test_a_dataset_does_not_depend_on_the_streams(
     redirections: str, corpus: Path, tokenizer_folder: Path, tmp_path: Path
 ):
-    what = arguments(corpus, tokenizer_folder, tmp_path / "out", "--max_length", "32")
-    assert shell(redirections, *PROGRAM, *what).returncode == 0
+    command = arguments(corpus, tokenizer_folder, tmp_path / "out", "--max_length", "32")
+    assert shell(redirections, *PROGRAM, *command).returncode == 0
     assert defects(tmp_path / "out") == []
 
 
 @pytest.mark.parametrize("verb", ["verify", "inspect"])
 def test_what_the_user_asked_for_is_not_lost_silently(verb: str, dataset: Path):
-    full = shell(">/dev/full", *VERB, verb, dataset)
+    result = shell(">/dev/full", *VERB, verb, dataset)
     message = "[Errno 28] No space left on device: 'standard output'\n"
-    assert (full.returncode, full.stderr) == (1, message)
+    assert (result.returncode, result.stderr) == (1, message)
     closed_by_reader = shell("| true", *VERB, verb, dataset)
     assert (closed_by_reader.returncode, closed_by_reader.stderr) == (1, "")
     for redirections in (">&-", "2>&-", "2>/dev/full", "<&- >&- 2>&-"):
@@ -47,20 +47,20 @@ def test_what_the_user_asked_for_is_not_lost_silently(verb: str, dataset: Path):
 
 
 def test_a_summary_that_is_lost_is_mentioned(dataset: Path, tmp_path: Path):
-    what = ["convert", dataset, "--output_format", "parquet", "--output", tmp_path / "out"]
-    full = shell(">/dev/full", *VERB, *what)
-    assert full.returncode == 0
-    assert full.stderr.endswith("\nstandard output: No space left on device: what follows is lost\n")
+    command = ["convert", dataset, "--output_format", "parquet", "--output", tmp_path / "out"]
+    result = shell(">/dev/full", *VERB, *command)
+    assert result.returncode == 0
+    assert result.stderr.endswith("\nstandard output: No space left on device: what follows is lost\n")
 
 
 def test_characters_that_the_encoding_lacks_are_escaped(dataset: Path):
-    what = [*VERB, "inspect", dataset, "--record", "train:0:0", "--trace", "never"]
-    whole = shell("", *what, PYTHONIOENCODING="utf-8")
-    assert not whole.stdout.isascii()
+    command = [*VERB, "inspect", dataset, "--record", "train:0:0", "--trace", "never"]
+    utf8_result = shell("", *command, PYTHONIOENCODING="utf-8")
+    assert not utf8_result.stdout.isascii()
     for encoding in ("ascii", "ascii:strict"):
-        other = shell("", *what, PYTHONIOENCODING=encoding)
-        assert (other.returncode, other.stderr) == (0, "")
-        assert "\\u" in other.stdout
+        escaped_result = shell("", *command, PYTHONIOENCODING=encoding)
+        assert (escaped_result.returncode, escaped_result.stderr) == (0, "")
+        assert "\\u" in escaped_result.stdout
 
 
 HOSTILE = "\x1b]0;title\x07\x9b31m\r\u202e"
@@ -72,9 +72,9 @@ def test_a_terminal_interprets_nothing_of_a_name(tmp_path: Path):
     folder.mkdir()
     (folder / "train").mkdir()
     (folder / "train" / "manifest.json").write_text("{")
-    for what in (["verify", folder], ["inspect", folder], ["inspect", "o", "--most", HOSTILE]):
-        shown = shell("", *VERB, *what)
-        text = shown.stdout + shown.stderr
+    for command in (["verify", folder], ["inspect", folder], ["inspect", "o", "--most", HOSTILE]):
+        result = shell("", *VERB, *command)
+        text = result.stdout + result.stderr
         assert ESCAPED in text or "\\x1b]0;" in text
         assert not set("\x1b\x07\x9b\r\u202e") & set(text)
 
@@ -88,10 +88,10 @@ def test_a_name_cannot_imitate_a_line(tmp_path: Path):
 
 def test_a_message_is_not_longer_than_a_screen_and_keeps_its_ends(tmp_path: Path):
     name = "x" * 5000
-    for what in (["inspect", name, "--grep", "y"], ["inspect", "o", "--most", name]):
-        shown = shell("", *VERB, *what)
-        assert shown.returncode in (1, 2)
-        assert len(shown.stderr) < 2500 and "[…]" in shown.stderr
+    for command in (["inspect", name, "--grep", "y"], ["inspect", "o", "--most", name]):
+        result = shell("", *VERB, *command)
+        assert result.returncode in (1, 2)
+        assert len(result.stderr) < 2500 and "[…]" in result.stderr
 
 
 def test_the_bars_of_other_libraries_move_the_cursor():
@@ -101,17 +101,17 @@ def test_the_bars_of_other_libraries_move_the_cursor():
         "sys.stderr.write('\\x1b[A\\rlog\\x1b[8m\\n')\n"
         "streams.print_data('\\x1b'); print('\\x1b')"
     )
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-    assert shown.stderr == b"\r 50%\x1b[A\x1b[31mred\x1b[0m\\x1b]0;t\\x07\\x1b[A\\x0dlog\\x1b[8m\n"
-    assert shown.stdout == b"\x1b\n\\x1b\n"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert result.stderr == b"\r 50%\x1b[A\x1b[31mred\x1b[0m\\x1b]0;t\\x07\\x1b[A\\x0dlog\\x1b[8m\n"
+    assert result.stdout == b"\x1b\n\\x1b\n"
 
 
 def test_a_terminal_interprets_nothing_of_what_workers_say(tokenizer_folder: Path, tmp_path: Path):
     source = tmp_path / f"{HOSTILE}.jsonl"
     source.write_text("{}\n{\n")
     workers = ["--direct_running_mode", "multi_processing", "--direct_num_workers", "2"]
-    what = arguments(source, tokenizer_folder, tmp_path / "out", *workers)
-    shown = shell("", *PROGRAM, *what)
-    assert shown.returncode == 1
-    assert f"{ESCAPED}.jsonl, line 1 (byte 0)" in shown.stderr.splitlines()[-1]
-    assert not set("\x1b\x07\x9b\u202e") & set(shown.stderr)
+    command = arguments(source, tokenizer_folder, tmp_path / "out", *workers)
+    result = shell("", *PROGRAM, *command)
+    assert result.returncode == 1
+    assert f"{ESCAPED}.jsonl, line 1 (byte 0)" in result.stderr.splitlines()[-1]
+    assert not set("\x1b\x07\x9b\u202e") & set(result.stderr)

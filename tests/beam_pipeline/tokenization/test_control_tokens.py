@@ -24,8 +24,8 @@ CONTROL = (EOS, MASK, CHAT)
 WORDS = ["the", "of", "people", "hello", "world", "end", "MASK", "extra"]
 
 
-def _alphabet(*more: str) -> list[str]:
-    return sorted({*"".join(CONTROL), *"".join(WORDS), *map(chr, range(0x21, 0x7F)), *more})
+def _alphabet(*extra_tokens: str) -> list[str]:
+    return sorted({*"".join(CONTROL), *"".join(WORDS), *map(chr, range(0x21, 0x7F)), *extra_tokens})
 
 
 def _added(tokenizer: Tokenizer, *, special: bool, normalized: bool = False) -> Tokenizer:
@@ -133,12 +133,12 @@ TOKENIZERS: dict[str, Callable[[], Tokenizer]] = {
 
 def _hostile_texts(rng: random.Random) -> list[str]:
     """The control tokens alone, within words, in pieces, between other characters, and as look-alikes."""
-    wide = [
+    wide_tokens = [
         "".join(chr(ord(char) + 0xFEE0) if "!" <= char <= "~" else char for char in token)
         for token in CONTROL
     ]
-    assert [unicodedata.normalize("NFKC", token) for token in wide] == list(CONTROL)
-    atoms = [*CONTROL, *wide, *(token[:3] for token in CONTROL), *(token[3:] for token in CONTROL)]
+    assert [unicodedata.normalize("NFKC", token) for token in wide_tokens] == list(CONTROL)
+    atoms = [*CONTROL, *wide_tokens, *(token[:3] for token in CONTROL), *(token[3:] for token in CONTROL)]
     atoms += [f"##{EOS}", f"▁{EOS}", f"Ġ{EOS}", "<unk>", "[UNK]", "<0x0A>"]
     atoms += ["\n", "漢", "\u0300", "\u200b", "</s>"]
     atoms += [*WORDS, " ", "  ", "\t", ".", "x" * 120]
@@ -156,8 +156,8 @@ def control_of(tokenizer: Tokenizer) -> set[int]:
 
 
 def encode(tokenizer: Tokenizer, engine: str, texts: list[str], **options: object) -> list[list[int]]:
-    made = make_engine(engine, tokenizer.to_str(), control_ids=control_of(tokenizer), **options)
-    ids, lengths = made.encode_batch(texts)
+    core = make_engine(engine, tokenizer.to_str(), control_ids=control_of(tokenizer), **options)
+    ids, lengths = core.encode_batch(texts)
     return [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
 
 
@@ -174,20 +174,20 @@ def test_no_text_encodes_to_a_control_token(tokenizer: Tokenizer):
 
 def test_text_without_control_tokens_keeps_its_ids(tokenizer: Tokenizer):
     texts = _hostile_texts(random.Random(1))
-    plain = [
+    plain_texts = [
         text for text in texts if not any(token in unicodedata.normalize("NFKC", text) for token in CONTROL)
     ]
-    assert len(plain) > 100
-    wanted = [encoding.ids for encoding in tokenizer.encode_batch(plain, add_special_tokens=False)]
+    assert len(plain_texts) > 100
+    expected = [encoding.ids for encoding in tokenizer.encode_batch(plain_texts, add_special_tokens=False)]
     for engine in ("auto", "hf"):
-        assert encode(tokenizer, engine, plain) == wanted
+        assert encode(tokenizer, engine, plain_texts) == expected
 
 
 def test_the_other_special_tokens_are_those_marked_so():
     parsed = load_tokenizer(_added(_byte_level(), special=True).to_str()).parsed
-    marked = {token["id"] for token in parsed["added_tokens"]}
-    assert find_control_ids(parsed, ()) == marked
-    assert find_control_ids(parsed, {1}, {2}) == marked | {1, 2}
+    special_ids = {token["id"] for token in parsed["added_tokens"]}
+    assert find_control_ids(parsed, ()) == special_ids
+    assert find_control_ids(parsed, {1}, {2}) == special_ids | {1, 2}
 
 
 def test_the_unknown_token_is_reached_by_unknown_text_alone():
@@ -231,18 +231,18 @@ def test_two_keys_of_one_id():
 
 
 def test_ids_and_size_stay(tokenizer: Tokenizer):
-    changed = tokenizer_for_text(
+    text_tokenizer_json = tokenizer_for_text(
         tokenizer.to_str(), parse_special_tokens=False, control_ids=control_of(tokenizer)
     )
-    loaded = Tokenizer.from_str(json.dumps(changed))
+    loaded = Tokenizer.from_str(json.dumps(text_tokenizer_json))
     assert loaded.get_vocab_size() == tokenizer.get_vocab_size()
-    kept = {token: number for token, number in tokenizer.get_vocab().items() if token not in CONTROL}
-    assert {token: loaded.token_to_id(token) for token in kept} == kept
+    ordinary_ids = {token: number for token, number in tokenizer.get_vocab().items() if token not in CONTROL}
+    assert {token: loaded.token_to_id(token) for token in ordinary_ids} == ordinary_ids
 
 
-@pytest.mark.parametrize("others", [(), range(300, 340, 3)], ids=["a run of ids", "many runs"])
+@pytest.mark.parametrize("other_ids", [(), range(300, 340, 3)], ids=["a run of ids", "many runs"])
 def test_an_engine_that_forges_a_control_token_ends_the_run_naming_the_document(
-    others: Collection[int], monkeypatch: pytest.MonkeyPatch
+    other_ids: Collection[int], monkeypatch: pytest.MonkeyPatch
 ):
     tokenizer = _added(_byte_level(), special=True)
     eos = tokenizer.token_to_id(EOS)
@@ -251,21 +251,21 @@ def test_an_engine_that_forges_a_control_token_ends_the_run_naming_the_document(
         vocab_size=tokenizer.get_vocab_size(),
         template=Template((), (eos,)),
         engine="hf",
-        control_ids=control_of(tokenizer) | set(others),
+        control_ids=control_of(tokenizer) | set(other_ids),
     )
     texts = ["the", "", "world", "people"]
     sizes = utf8_sizes(texts)
     batch = DocumentBatch("x", texts, np.array([10, 20, 30, 40]), sizes)
     assert (documents.encode(batch)[1].ids == eos).sum() == len(texts)  # only the template's
 
-    right = documents._engine.encode_batch
+    encode_batch = documents._engine.encode_batch
 
     def forge(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        ids, lengths = right(texts)
+        ids, lengths = encode_batch(texts)
         ids[lengths[:3].sum() - 1] = eos
         return ids, lengths
 
     monkeypatch.setattr(documents._engine, "encode_batch", forge)
-    with pytest.raises(EngineMismatch, match=f"control token with id {eos}") as caught:
+    with pytest.raises(EngineMismatch, match=f"control token with id {eos}") as error:
         documents.encode(batch)
-    assert caught.value.place == 30
+    assert error.value.place == 30

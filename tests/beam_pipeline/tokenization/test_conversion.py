@@ -18,16 +18,16 @@ from beam_pipeline.tokenization.description import describe_tokenizer
 from beam_pipeline.tokenization.load_check import check_copy
 
 TOKEN = "<|endoftext|>"
-TEXTS = [around.replace("{}", TOKEN) for around in ("x{}y", "a {} b", "{}y", "x{}", "{}{}")]
+TEXTS = [template.replace("{}", TOKEN) for template in ("x{}y", "a {} b", "{}y", "x{}", "{}{}")]
 
 
 @pytest.fixture(scope="module")
 def model() -> bytes:
     """A model of SentencePiece with the token as a control token, as in Llama-like tokenizers."""
-    written = io.BytesIO()
+    buffer = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter([f"the people of number {number} said hello" for number in range(100)]),
-        model_writer=written,
+        model_writer=buffer,
         model_type="bpe",
         vocab_size=345,
         byte_fallback=True,
@@ -35,7 +35,7 @@ def model() -> bytes:
         hard_vocab_limit=False,
         minloglevel=2,
     )
-    return written.getvalue()
+    return buffer.getvalue()
 
 
 @pytest.mark.parametrize("own_token", [True, False])
@@ -61,19 +61,19 @@ def test_added_tokens_are_found_where_auto_tokenizer_finds_them(
     (folder / "special_tokens_map.json").unlink()
     texts = [text.replace(TOKEN, token) for text in TEXTS]
     expected = AutoTokenizer.from_pretrained(folder)(texts)["input_ids"]
-    described = describe_tokenizer(str(folder))
-    check_copy(described, str(folder))
-    unchanged = described.json.encode() == (folder / "tokenizer.json").read_bytes()
-    assert described.converted_by == (None if unchanged else converter())
-    assert not (unchanged and own_token and legacy)
-    core = Tokenizer.from_str(described.json)
+    description = describe_tokenizer(str(folder))
+    check_copy(description, str(folder))
+    is_unchanged = description.json.encode() == (folder / "tokenizer.json").read_bytes()
+    assert description.converted_by == (None if is_unchanged else converter())
+    assert not (is_unchanged and own_token and legacy)
+    core = Tokenizer.from_str(description.json)
     assert [encoding.ids for encoding in core.encode_batch(texts)] == expected
-    copied = tmp_path / "copy"
-    copied.mkdir()
-    for name, data in described.files.items():
-        (copied / name).write_bytes(data)
-    assert AutoTokenizer.from_pretrained(copied)(texts)["input_ids"] == expected
-    assert describe_tokenizer(str(copied)).files == described.files
+    copy_folder = tmp_path / "copy"
+    copy_folder.mkdir()
+    for name, data in description.files.items():
+        (copy_folder / name).write_bytes(data)
+    assert AutoTokenizer.from_pretrained(copy_folder)(texts)["input_ids"] == expected
+    assert describe_tokenizer(str(copy_folder)).files == description.files
 
 
 def test_what_no_tokenizer_json_expresses_is_refused(save: Callable[..., Path]):
@@ -95,9 +95,9 @@ def test_what_no_tokenizer_json_expresses_is_refused(save: Callable[..., Path]):
 def test_tokenizer_json_is_unchanged_if_auto_tokenizer_agrees_with_it(name: str, save: Callable[..., Path]):
     config = {"tokenizer_class": name, "eos_token": "<|endoftext|>", "bos_token": "<s>", "unk_token": "</s>"}
     folder = save("bpe-gpt2", tokenizer_config=config)
-    described = describe_tokenizer(str(folder))
-    assert described.files["tokenizer.json"] == (folder / "tokenizer.json").read_bytes()
-    assert described.converted_by is None
+    description = describe_tokenizer(str(folder))
+    assert description.files["tokenizer.json"] == (folder / "tokenizer.json").read_bytes()
+    assert description.converted_by is None
 
 
 @pytest.mark.parametrize(
@@ -166,13 +166,13 @@ def test_a_path_in_a_config_leads_to_no_file_outside_the_folder(
 def test_the_folders_own_files_are_preferred_to_paths_in_its_config(
     name: str, entry: str, save: Callable[..., Path]
 ):
-    other = save("bpe-phi2", name="other")
-    (other / "tokenizer.4.0.json").write_bytes((other / "tokenizer.json").read_bytes())
-    path = str(other / "tokenizer.4.0.json")
+    other_folder = save("bpe-phi2", name="other")
+    (other_folder / "tokenizer.4.0.json").write_bytes((other_folder / "tokenizer.json").read_bytes())
+    path = str(other_folder / "tokenizer.4.0.json")
     paths = {"fast_tokenizer_files": [path]} if entry == "fast_tokenizer_files" else {"tokenizer_file": path}
     config = {"tokenizer_class": name, "eos_token": "</s>", "bos_token": "<s>", "unk_token": "</s>"}
     folder = save(tokenizer_config={**config, **(paths if entry != "null" else {"tokenizer_file": None})})
-    described = describe_tokenizer(str(folder))
-    check_copy(described, str(folder))
-    assert described.json.encode() == (folder / "tokenizer.json").read_bytes()
-    assert str(other).encode() not in b"".join(described.files.values())
+    description = describe_tokenizer(str(folder))
+    check_copy(description, str(folder))
+    assert description.json.encode() == (folder / "tokenizer.json").read_bytes()
+    assert str(other_folder).encode() not in b"".join(description.files.values())

@@ -74,10 +74,10 @@ def test_gigatokens_batches_give_the_ids_of_single_texts(
     monkeypatch: pytest.MonkeyPatch,
 ):
     engine = make_engine("gigatoken", make_tokenizer(name), threads=3)
-    singly = encode(engine, hostile_texts)
+    expected = encode(engine, hostile_texts)
     monkeypatch.setattr(cores, "_FEW_CHARS", 0)
     monkeypatch.setattr(engine._core._tokenizer, "encode", None)
-    assert encode(engine, hostile_texts) == singly
+    assert encode(engine, hostile_texts) == expected
 
 
 def test_no_batch_of_a_sentencepiece_model_begins_with_an_empty_cache(
@@ -193,8 +193,8 @@ def test_every_character(name: str, make_tokenizer: Callable[[str], str]):
 
 def test_every_character_with_a_vocabulary_that_knows_few_of_them(make_tokenizer: Callable[[str], str]):
     parts = json.loads(make_tokenizer("wordpiece"))
-    known = [token["content"] for token in parts["added_tokens"]] + ["the", "##x", "\u65e5"]
-    parts["model"]["vocab"] = {piece: index for index, piece in enumerate(known)}
+    pieces = [token["content"] for token in parts["added_tokens"]] + ["the", "##x", "\u65e5"]
+    parts["model"]["vocab"] = {piece: index for index, piece in enumerate(pieces)}
     for token in parts["added_tokens"]:
         token["id"] = parts["model"]["vocab"][token["content"]]
     parts["post_processor"] = None
@@ -226,8 +226,8 @@ def test_long_texts_are_cut_without_a_trace(
     tokenizer_json = make_tokenizer(name)
     engine = make_engine(engine_name, tokenizer_json)
     text = " and".join(hard_texts)[:100_000]
-    joined = "".join(text.split())[:70_000]  # without a space
-    texts = ["short", text, joined, "the end"]
+    text_without_spaces = "".join(text.split())[:70_000]  # without a space
+    texts = ["short", text, text_without_spaces, "the end"]
     assert encode(engine, texts) == encode_by_hf(reference_tokenizer(tokenizer_json), texts)
 
 
@@ -357,11 +357,11 @@ def test_what_is_not_known_is_left_to_hf(
 def test_added_tokens_looked_for_in_normalized_text_are_left_to_hf(make_tokenizer: Callable[[str], str]):
     parts = json.loads(make_tokenizer("wordpiece-lowercase"))
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "special": False}
-    added = {"id": len(parts["model"]["vocab"]), "content": "NewWord", "normalized": True, **flags}
-    parts["added_tokens"].append(added)
+    added_token = {"id": len(parts["model"]["vocab"]), "content": "NewWord", "normalized": True, **flags}
+    parts["added_tokens"].append(added_token)
     engine = make_engine("auto", json.dumps(parts))
     assert isinstance(engine, HFEngine)
-    assert added["id"] in encode(engine, ["a newword here"])[0]
+    assert added_token["id"] in encode(engine, ["a newword here"])[0]
 
 
 def test_threads_change_nothing(make_tokenizer: Callable[[str], str], hard_texts: list[str], tmp_path: Path):
@@ -378,7 +378,7 @@ def test_threads_change_nothing(make_tokenizer: Callable[[str], str], hard_texts
     for name in ("unigram", "bpe"):
         (tmp_path / "tokenizer.json").write_text(make_tokenizer(name))
         runs = [("auto", "1"), ("auto", "3"), ("hf", "2")]
-        printed = {
+        outputs = {
             subprocess.run(
                 [sys.executable, "-c", program, *run],
                 cwd=tmp_path,
@@ -389,7 +389,7 @@ def test_threads_change_nothing(make_tokenizer: Callable[[str], str], hard_texts
             ).stdout
             for run in runs
         }
-        assert len(printed) == 1
+        assert len(outputs) == 1
 
 
 @pytest.mark.skipif(memory.private_bytes() is None, reason="needs /proc")
@@ -402,13 +402,13 @@ def test_text_of_ever_new_words_does_not_fill_the_memory(
     tokenizer_json = make_tokenizer(name)
     engine = make_engine("auto", tokenizer_json)
     reference, rng = reference_tokenizer(tokenizer_json), random.Random(0)
-    used = []
+    memory_use = []
     for _ in range(batches):
         texts = [f"{rng.randrange(10**20):020d}" for _ in range(25_000)]
         assert encode(engine, texts)[:100] == encode_by_hf(reference, texts[:100])
-        used.append(memory.private_bytes())
+        memory_use.append(memory.private_bytes())
     # (Libraries that the first batch needs may not have been loaded before.)
-    assert max(used) - used[1] < 60 << 20
+    assert max(memory_use) - memory_use[1] < 60 << 20
 
 
 def test_digits_are_split_like_the_pre_tokenizer_does():

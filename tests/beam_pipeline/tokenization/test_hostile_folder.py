@@ -44,9 +44,9 @@ def is_safe(message: str) -> bool:
 
 @pytest.mark.parametrize("text", [HOSTILE, "x" * 1_000_000])
 def test_the_reason_against_an_engine_is_a_short_line(text: str, save: Callable[..., Path]):
-    described = describe_tokenizer(str(save({"end_of_word_suffix": text})))
-    options = {"parse_special_tokens": False, "control_ids": described.control_ids}
-    reason = check_engine("auto", described.json, **options)
+    description = describe_tokenizer(str(save({"end_of_word_suffix": text})))
+    options = {"parse_special_tokens": False, "control_ids": description.control_ids}
+    reason = check_engine("auto", description.json, **options)
     assert "end_of_word_suffix" in reason and is_safe(reason)
 
 
@@ -130,7 +130,7 @@ VALUES += [{"a": "<s>"}, {"a": TOKEN}, {"1501": TOKEN}, {"x": 1}, TOKEN, "\ud800
 
 def test_any_config_is_refused_or_its_copy_is_loaded_as_the_same(save: Callable[..., Path], tmp_path: Path):
     rng = random.Random(0)
-    folder, copied = save(), tmp_path / "copy"
+    folder, copy_folder = save(), tmp_path / "copy"
     loaded = 0
     for _ in range(120):
         config, names = (
@@ -140,16 +140,16 @@ def test_any_config_is_refused_or_its_copy_is_loaded_as_the_same(save: Callable[
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
         (folder / "special_tokens_map.json").write_text(json.dumps(names if rng.random() < 0.3 else {}))
         try:
-            described = describe_tokenizer(str(folder))
-            check_copy(described, str(folder))
+            description = describe_tokenizer(str(folder))
+            check_copy(description, str(folder))
         except UsageError as error:
             assert is_safe(str(error)), config
             continue
-        shutil.rmtree(copied, ignore_errors=True)
-        copied.mkdir()
-        for name, data in described.files.items():
-            (copied / name).write_bytes(data)
-        assert describe_tokenizer(str(copied)).files == described.files, config
+        shutil.rmtree(copy_folder, ignore_errors=True)
+        copy_folder.mkdir()
+        for name, data in description.files.items():
+            (copy_folder / name).write_bytes(data)
+        assert describe_tokenizer(str(copy_folder)).files == description.files, config
         loaded += 1
     assert 20 < loaded < 100
 

@@ -58,8 +58,8 @@ class Handler(BaseHTTPRequestHandler):
             {"commitUrl": f"{self.server.url}/{repo}/commit/abc", "commitOid": "abc", "hookOutput": ""}
         )
 
-    def _answer(self, what: dict, status: int = 200) -> None:
-        data = json.dumps(what).encode()
+    def _answer(self, answer: dict, status: int = 200) -> None:
+        data = json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
@@ -83,10 +83,10 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
 
 
 def test_files_are_committed(stand_in: StandIn):
-    for repo, full in (("mine", "me/mine"), ("team/tokenizer", "team/tokenizer")):
+    for repo, full_name in (("mine", "me/mine"), ("team/tokenizer", "team/tokenizer")):
         url = hub.push(FILES, repo, place="here")
-        assert url == f"{stand_in.url}/{full}/commit/abc"
-        assert stand_in.repos[full] == FILES
+        assert url == f"{stand_in.url}/{full_name}/commit/abc"
+        assert stand_in.repos[full_name] == FILES
 
 
 def test_a_hub_that_refuses_or_is_not_there(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch):

@@ -46,10 +46,10 @@ def normalize(part: dict | None, texts: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: json.dumps(part)[:60])
 def test_each_component(part: dict, hard_texts: list[str]):
-    exact = build_normalizer(part)
+    hf_normalizer = build_normalizer(part)
     texts = [*hard_texts, *(chr(code) for code in range(0x250)), *map(chr, range(0x1FF0, 0x2070))]
     for text, actual in zip(texts, normalize(part, texts), strict=True):
-        assert actual == exact.normalize_str(text), repr(text)
+        assert actual == hf_normalizer.normalize_str(text), repr(text)
 
 
 def test_sentencepieces_rules(
@@ -57,46 +57,46 @@ def test_sentencepieces_rules(
 ):
     part = json.loads(make_tokenizer("unigram-mt5"))["normalizer"]
     assert part["type"] == "Precompiled"
-    exact = build_normalizer(part)
+    hf_normalizer = build_normalizer(part)
     texts = [
         *hard_texts,
         *hostile_texts,
         *(f"e{chr(code)}\u0301 x\n{chr(code)}" for code in range(0x20, 0x3100)),
     ]
     for text, actual in zip(texts, normalize(part, texts), strict=True):
-        assert actual == exact.normalize_str(text), repr(text)
+        assert actual == hf_normalizer.normalize_str(text), repr(text)
 
 
 def test_characters_that_are_never_touched_form_no_graphemes(make_tokenizer: Callable[[str], str]):
     """Each beside letters, marks and other such characters."""
-    exact = build_normalizer(json.loads(make_tokenizer("unigram-mt5"))["normalizer"])
-    kept = [char for char in map(chr, range(0x20000)) if local_normalization.keeps(exact, char)]
-    assert {"a", " ", "é", "я", "漢", "한", "👍"} <= set(kept)
+    hf_normalizer = build_normalizer(json.loads(make_tokenizer("unigram-mt5"))["normalizer"])
+    kept_chars = [char for char in map(chr, range(0x20000)) if local_normalization.keeps(hf_normalizer, char)]
+    assert {"a", " ", "é", "я", "漢", "한", "👍"} <= set(kept_chars)
     rng = random.Random(0)
-    text = "".join(rng.choices(kept, k=200_000)) + "".join(kept)
-    assert exact.normalize_str(text) == text
+    text = "".join(rng.choices(kept_chars, k=200_000)) + "".join(kept_chars)
+    assert hf_normalizer.normalize_str(text) == text
 
 
 def test_a_sequence_is_one_component_after_the_other(hard_texts: list[str]):
     part = {"type": "Sequence", "normalizers": [PARTS[2], {"type": "Sequence", "normalizers": PARTS[9:13]}]}
-    exact = build_normalizer(part)
-    assert normalize(part, hard_texts) == [exact.normalize_str(text) for text in hard_texts]
+    hf_normalizer = build_normalizer(part)
+    assert normalize(part, hard_texts) == [hf_normalizer.normalize_str(text) for text in hard_texts]
     assert normalize(None, hard_texts) == hard_texts
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
 def test_unicode_versions_that_disagree_are_known(form: str):
     """Finds every code point, alone and among marks, on which Python and `tokenizers` disagree."""
-    exact = getattr(normalizers, form)()
-    known = differing_characters(form)
+    hf_normalizer = getattr(normalizers, form)()
+    known_differences = differing_characters(form)
     for context in ("{}", "e\u0323{}\u0301", "{0}\u0316{0}"):
         texts = [context.format(chr(code)) for code in range(0x80, 0x20000) if not 0xD800 <= code < 0xE000]
         actual = unicodedata.normalize(form, "\n".join(texts)).split("\n")
-        expected = exact.normalize_str("\n".join(texts)).split("\n")
+        expected = hf_normalizer.normalize_str("\n".join(texts)).split("\n")
         differ = {
             number for number, pair in enumerate(zip(actual, expected, strict=True)) if pair[0] != pair[1]
         }
-        assert differ <= set(known.positions(texts))
+        assert differ <= set(known_differences.positions(texts))
 
 
 def test_the_class_of_white_space_is_that_of_python():
@@ -115,33 +115,35 @@ def test_every_run_of_white_space_becomes_one_space(text: str):
 def test_long_texts_go_through_a_component_in_pieces(monkeypatch: pytest.MonkeyPatch, hard_texts: list[str]):
     monkeypatch.setattr(normalization, "LONGEST_WORD", 100)
     text = " and".join(hard_texts)[:20_000]
-    exact = build_normalizer({"type": "Nmt"})
-    assert normalize({"type": "Nmt"}, [text]) == [exact.normalize_str(text)]
+    hf_normalizer = build_normalizer({"type": "Nmt"})
+    assert normalize({"type": "Nmt"}, [text]) == [hf_normalizer.normalize_str(text)]
 
 
 @given(
     text=strategies.text(alphabet="ab ", max_size=200),
-    most=strategies.integers(1, 40),
+    max_chars=strategies.integers(1, 40),
     longest=strategies.integers(40, 60),
 )
 @settings(deadline=None)
-def test_cut(text: str, most: int, longest: int):
+def test_cut(text: str, max_chars: int, longest: int):
     before, normalization.LONGEST_WORD = normalization.LONGEST_WORD, longest
     try:
         places = re.compile("(?= )")
-        pieces = cut(text, places, most)
+        pieces = cut(text, places, max_chars)
         assert "".join(pieces) == text and all(pieces)
         for piece, after in pairwise(pieces):
             assert len(piece) <= longest
             if not after.startswith(" "):  # cut within a word, which only happens if the word is too long
                 assert len(piece) == longest
-            elif len(piece) > most:  # then there was no match to cut it at
+            elif len(piece) > max_chars:  # then there was no match to cut it at
                 assert " " not in piece[1:]
         # Words that are too long are cut at the same positions, whatever the limit for pieces is.
-        wide = cut(text, places, longest)
-        ends = [set(np.cumsum([len(piece) for piece in each]).tolist()) for each in (pieces, wide)]
-        assert {end for end in ends[0] if text[end : end + 1] not in ("", " ")} == {
-            end for end in ends[1] if text[end : end + 1] not in ("", " ")
+        longest_pieces = cut(text, places, longest)
+        ends_by_limit = [
+            set(np.cumsum([len(piece) for piece in each]).tolist()) for each in (pieces, longest_pieces)
+        ]
+        assert {end for end in ends_by_limit[0] if text[end : end + 1] not in ("", " ")} == {
+            end for end in ends_by_limit[1] if text[end : end + 1] not in ("", " ")
         }
     finally:
         normalization.LONGEST_WORD = before

@@ -69,7 +69,7 @@ NEW = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "change", "files", "as_given"),
+    ("kind", "change", "files", "is_unchanged"),
     [
         ("bpe-gpt2", None, {"tokenizer_config": PLAIN}, True),
         ("bpe-gpt2", _prefix_space, {"tokenizer_config": PLAIN}, False),
@@ -93,7 +93,7 @@ def test_the_ids_are_those_of_auto_tokenizer(
     kind: str,
     change: Callable[[Tokenizer], Any] | None,
     files: dict,
-    as_given: bool,
+    is_unchanged: bool,
     save: Callable[..., Path],
     tmp_path: Path,
 ):
@@ -101,18 +101,18 @@ def test_the_ids_are_those_of_auto_tokenizer(
     expected = by_auto_tokenizer(folder)
     description = describe_tokenizer(str(folder))
     assert encode(description, TEXTS) == expected
-    copied = copy(description, tmp_path / "copy")
-    assert by_auto_tokenizer(copied) == expected
-    assert len(AutoTokenizer.from_pretrained(copied)) == description.vocab_size
+    copy_folder = copy(description, tmp_path / "copy")
+    assert by_auto_tokenizer(copy_folder) == expected
+    assert len(AutoTokenizer.from_pretrained(copy_folder)) == description.vocab_size
     # Other classes of transformers 5 replace parts of tokenizer.json: make test-export.
     assert (
         json.loads(description.files["tokenizer_config.json"])["tokenizer_class"] == "PreTrainedTokenizerFast"
     )
-    given = (folder / "tokenizer.json").read_bytes()
-    if as_given:
-        assert description.files["tokenizer.json"] == given
+    tokenizer_json = (folder / "tokenizer.json").read_bytes()
+    if is_unchanged:
+        assert description.files["tokenizer.json"] == tokenizer_json
     # The copy has the same description.
-    second = describe_tokenizer(str(copied))
+    second = describe_tokenizer(str(copy_folder))
     assert (second.sha256, second.control_ids, second.template) == (
         description.sha256,
         description.control_ids,
@@ -152,8 +152,8 @@ def test_a_folder_with_only_tokenizer_json(name: str, save: Callable[..., Path],
     assert "no file defines the roles of its special tokens" in note
     assert "bos <s>, eos </s>" in note
     assert description.special_token_ids["eos"] == 1501
-    whole = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    expected = [encoding.ids for encoding in whole.encode_batch(TEXTS, add_special_tokens=False)]
+    hf_tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    expected = [encoding.ids for encoding in hf_tokenizer.encode_batch(TEXTS, add_special_tokens=False)]
     assert encode(description, TEXTS) == expected
     assert by_auto_tokenizer(copy(description, tmp_path / "copy")) == expected
 
@@ -162,8 +162,8 @@ def test_the_class_of_transformers_5(save: Callable[..., Path], tmp_path: Path):
     config = {"tokenizer_class": "TokenizersBackend", "eos_token": "</s>", "extra_special_tokens": ["<s>"]}
     description = describe_tokenizer(str(save(tokenizer_config=config)))
     assert {1500, 1501} <= description.control_ids
-    copied = copy(description, tmp_path / "copy")
-    assert by_auto_tokenizer(copied) == encode(description, TEXTS)
+    copy_folder = copy(description, tmp_path / "copy")
+    assert by_auto_tokenizer(copy_folder) == encode(description, TEXTS)
 
 
 def test_saved_padding_and_truncation_play_no_role(save: Callable[..., Path], tmp_path: Path):
@@ -255,9 +255,9 @@ def test_a_folder_that_cannot_be_loaded_says_why_in_one_line(
     if change is not None:
         change(folder)
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a question on standard input"))
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError) as error:
         describe_tokenizer(str(folder))
-    message = str(caught.value)
+    message = str(error.value)
     assert re.search(reason, message), message
     assert str(folder) in message and "\n" not in message and len(message) < 700
 
@@ -288,8 +288,8 @@ def test_the_tokenizer_json_of_a_fast_class_that_is_code_is_used_without_the_cod
     description = describe_tokenizer(str(folder))
     assert "its class MyTokenizer is code (auto_map), which is not run" in description.notes[0]
     assert "without 1 token of tokenizer_config.json (<|plugin|> (9999)): they" in description.notes[0]
-    own = json.loads((folder / "tokenizer.json").read_text())
-    assert json.loads(description.json)["model"] == own["model"]
+    tokenizer_json = json.loads((folder / "tokenizer.json").read_text())
+    assert json.loads(description.json)["model"] == tokenizer_json["model"]
     auto = AutoTokenizer.from_pretrained(copy(description, tmp_path / "copy"))
     expected = [auto(text).input_ids for text in TEXTS]
     actual = [[*description.template.prefix, *ids] for ids in encode(description, TEXTS)]
@@ -297,9 +297,9 @@ def test_the_tokenizer_json_of_a_fast_class_that_is_code_is_used_without_the_cod
     assert bool(description.template.prefix) == bos and auto.bos_token == "<s>"
 
 
-@pytest.mark.parametrize("named", ["GPT2Tokenizer", "PreTrainedTokenizerFast"])
-def test_a_vocabulary_with_unused_ids_prints_a_few_of_them(named: str, save, capfd):
-    folder = save(tokenizer_config={"tokenizer_class": named})
+@pytest.mark.parametrize("class_name", ["GPT2Tokenizer", "PreTrainedTokenizerFast"])
+def test_a_vocabulary_with_unused_ids_prints_a_few_of_them(class_name: str, save, capfd):
+    folder = save(tokenizer_config={"tokenizer_class": class_name})
     path = folder / "tokenizer.json"
     parts = json.loads(path.read_text())
     vocab = parts["model"]["vocab"]
@@ -314,8 +314,8 @@ def test_a_vocabulary_with_unused_ids_prints_a_few_of_them(named: str, save, cap
     Tokenizer.from_file(str(path)).to_str()
     assert "704, 705" in capfd.readouterr().out
     describe_tokenizer(str(folder))
-    shown = capfd.readouterr()
-    assert "704" not in shown.out + shown.err
+    captured = capfd.readouterr()
+    assert "704" not in captured.out + captured.err
     print("stdout works again")
     assert "works again" in capfd.readouterr().out
 
@@ -354,17 +354,17 @@ def test_byte_level_tokens_that_no_text_has_are_not_emitted(
     parts = json.loads(make_tokenizer(kind))
     size = len(parts["model"]["vocab"])
     parts["added_tokens"] = []
-    unused = [" " * 9, " zzqx", "漢字漢字", "нет", "\n" * 5]
-    unused += ["Ġzzqx", "zzqx", "<s>"] if kind == "bpe-gpt2" else []  # the other kind ignores merges
-    unused = [key for key in unused if key not in parts["model"]["vocab"]]
-    parts["model"]["vocab"].update({key: size + number for number, key in enumerate(unused)})
-    texts = [*hard_texts[:300], *unused, *(f"a{key}" for key in unused), "нет zzqx b"]
+    unused_tokens = [" " * 9, " zzqx", "漢字漢字", "нет", "\n" * 5]
+    unused_tokens += ["Ġzzqx", "zzqx", "<s>"] if kind == "bpe-gpt2" else []  # the other kind ignores merges
+    unused_tokens = [key for key in unused_tokens if key not in parts["model"]["vocab"]]
+    parts["model"]["vocab"].update({key: size + number for number, key in enumerate(unused_tokens)})
+    texts = [*hard_texts[:300], *unused_tokens, *(f"a{key}" for key in unused_tokens), "нет zzqx b"]
     tokenizer = Tokenizer.from_str(json.dumps(parts))
     expected = [encoding.ids for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
     assert max(max(ids, default=0) for ids in expected) < size
-    made = make_engine(engine, json.dumps(parts))
-    assert made.name == ("gigatoken" if engine == "auto" else "hf")
-    ids, lengths = made.encode_batch(texts)
+    core = make_engine(engine, json.dumps(parts))
+    assert core.name == ("gigatoken" if engine == "auto" else "hf")
+    ids, lengths = core.encode_batch(texts)
     assert [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])] == expected
 
 

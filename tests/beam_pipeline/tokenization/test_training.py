@@ -42,13 +42,13 @@ def test_the_same_bytes_in_every_process(model: str):
         "spec.loader.exec_module(here)\n"
         "print(here.digest(here.train(sys.argv[1], here.texts, vocab_size=500).files()))\n"
     )
-    printed = set()
+    digests = set()
     for threads in ("1", "2", "4"):
         environment = {**os.environ, "RAYON_NUM_THREADS": threads, "PYTHONHASHSEED": threads}
         environment["TOKENIZERS_PARALLELISM"] = "false" if threads == "1" else "true"
         command = [sys.executable, "-c", program, model]
-        printed.add(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
-    assert printed == {digest(train(model, texts, vocab_size=500).files()).encode() + b"\n"}
+        digests.add(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
+    assert digests == {digest(train(model, texts, vocab_size=500).files()).encode() + b"\n"}
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -101,25 +101,25 @@ def test_lowercase_folds_case_and_accents():
 def test_more_tokens_than_the_sample_supports(model: str):
     with pytest.raises(DataError, match=r"--vocab_size 90000: the sample supports \d+ tokens at most"):
         train(model, texts, vocab_size=90000)
-    smaller = train(model, texts, vocab_size=90000, allow_smaller=True).tokenizer
-    assert 500 < smaller.get_vocab_size() < 90000
-    train(model, texts, vocab_size=smaller.get_vocab_size())  # as the message suggests
+    smaller_tokenizer = train(model, texts, vocab_size=90000, allow_smaller=True).tokenizer
+    assert 500 < smaller_tokenizer.get_vocab_size() < 90000
+    train(model, texts, vocab_size=smaller_tokenizer.get_vocab_size())  # as the message suggests
 
 
 @pytest.mark.parametrize("model", ["unigram", "wordpiece"])
 def test_fewer_tokens_than_characters(model: str):
     letters = "".join(map(chr, range(0x4E00, 0x4E00 + 600)))
-    with pytest.raises(DataError, match=r"--vocab_size 400: too small .* need \d+") as caught:
+    with pytest.raises(DataError, match=r"--vocab_size 400: too small .* need \d+") as error:
         train(model, lambda: [letters] * 3, vocab_size=400)
-    least = int(str(caught.value).rpartition(" ")[2])
-    train(model, lambda: [letters] * 3, vocab_size=least + 2, allow_smaller=True)
+    min_vocab_size = int(str(error.value).rpartition(" ")[2])
+    train(model, lambda: [letters] * 3, vocab_size=min_vocab_size + 2, allow_smaller=True)
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_literals_of_special_tokens_in_the_sample_are_text(model: str):
     """As in a web page about tokenizers: `<mask>` is neither learnt nor interpreted as the special token."""
-    hostile = ["<s> a <mask> b </s> <pad> [MASK] [CLS] <|endoftext|> <|mask|> <unk> [UNK]"] * 50
-    tokenizer = train(model, lambda: [*TEXTS, *hostile], vocab_size=500, allow_smaller=True).tokenizer
+    hostile_texts = ["<s> a <mask> b </s> <pad> [MASK] [CLS] <|endoftext|> <|mask|> <unk> [UNK]"] * 50
+    tokenizer = train(model, lambda: [*TEXTS, *hostile_texts], vocab_size=500, allow_smaller=True).tokenizer
     vocabulary = json.loads(tokenizer.to_str())["model"]["vocab"]
     pieces = [piece for piece, _ in vocabulary] if model == "unigram" else list(vocabulary)
     assert len(pieces) == len(set(pieces))
@@ -129,12 +129,16 @@ def test_literals_of_special_tokens_in_the_sample_are_text(model: str):
         assert not special & set(pieces)
     second = Tokenizer.from_str(tokenizer.to_str())
     second.encode_special_tokens = True
-    unknown = {"<unk>", "[UNK]"}
-    assert not set(second.encode(hostile[0], add_special_tokens=False).tokens) & (special - unknown)
-    assert model != "unigram" or "<unk>" not in second.encode(hostile[0], add_special_tokens=False).tokens
+    unknown_tokens = {"<unk>", "[UNK]"}
+    assert not set(second.encode(hostile_texts[0], add_special_tokens=False).tokens) & (
+        special - unknown_tokens
+    )
+    assert (
+        model != "unigram" or "<unk>" not in second.encode(hostile_texts[0], add_special_tokens=False).tokens
+    )
 
 
 def test_words_without_end_and_texts_without_spaces():
-    long = ["ab" * 40_000, "".join(TEXTS).replace(" ", "")]
+    long_texts = ["ab" * 40_000, "".join(TEXTS).replace(" ", "")]
     for model in MODELS:
-        train(model, lambda: [*TEXTS, *long], vocab_size=500)
+        train(model, lambda: [*TEXTS, *long_texts], vocab_size=500)

@@ -34,13 +34,13 @@ def sigint_interrupts() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-def once_it_runs(act: Callable[[], None]) -> None:
+def once_it_runs(action: Callable[[], None]) -> None:
     """Calls `act` in a thread once a child process exists."""
 
     def wait() -> None:
         while not multiprocessing.active_children():
             time.sleep(0.001)
-        act()
+        action()
 
     threading.Thread(target=wait, daemon=True).start()
 

@@ -85,13 +85,13 @@ def test_lengths_have_their_mean_and_quantiles(split, tft_output, name):
     bins = np.searchsorted(np.cumsum(counts), np.arange(1, 100) / 100 * counts.sum())
     result = np.searchsorted(edges, quantiles[0], side="right") - 1
     assert (np.abs(result - bins) <= 1).all()
-    first, middle, last = outputs[f"{name}_percentile"].to_list()[0]
-    assert first == 0 < middle < last == 99
+    first, median, maximum = outputs[f"{name}_percentile"].to_list()[0]
+    assert first == 0 < median < maximum == 99
 
 
 def test_nothing_else_changes_and_it_can_be_done_again(analyzed: Path, dataset: Path):
-    kept = {name: data for name, data in content(analyzed).items() if "transform_fn" not in name}
-    assert kept == content(dataset)
+    other_files = {name: data for name, data in content(analyzed).items() if "transform_fn" not in name}
+    assert other_files == content(dataset)
     assert defects(analyzed) == []
     before = sorted(path.name for path in (analyzed / "train").iterdir())
     analysis.main([str(analyzed / "train")])
@@ -105,11 +105,11 @@ def test_nothing_else_changes_and_it_can_be_done_again(analyzed: Path, dataset: 
 def test_a_failure_leaves_the_old_function_in_place(analyzed: Path, monkeypatch: pytest.MonkeyPatch):
     before = sorted(analyzed.rglob("*"))
 
-    def full(source: Path, target: Path, **options: bool) -> None:
+    def fail_with_full_disk(source: Path, target: Path, **options: bool) -> None:
         (target / "assets").mkdir(parents=True)
         raise OSError("no space left")
 
-    monkeypatch.setattr(analysis.shutil, "copytree", full)
+    monkeypatch.setattr(analysis.shutil, "copytree", fail_with_full_disk)
     with pytest.raises(OSError, match="no space left"):
         analysis._publish(analyzed / "train" / "transform_fn", str(analyzed / "train"))
     assert sorted(analyzed.rglob("*")) == before
@@ -121,14 +121,14 @@ def test_prepare_adds_it_once_and_overwrite_clears_it_away(
     source = tmp_path / "text.txt"
     source.write_text("".join(f"some text, number {number}\n" for number in range(30)))
     out = tmp_path / "out"
-    what = arguments(source, tokenizer_folder, out, "--max_length", "16")
+    command = arguments(source, tokenizer_folder, out, "--max_length", "16")
     model = out / "train" / "transform_fn" / "saved_model.pb"
-    prepare.main([*what, "--analyze"])
+    prepare.main([*command, "--analyze"])
     assert model.is_file() and (out / "report.html").is_file()
     assert "the median document has" in capsys.readouterr().out
-    prepare.main([*what, "--resume", "--analyze"])
+    prepare.main([*command, "--resume", "--analyze"])
     assert "the median document has" not in capsys.readouterr().out
-    prepare.main([*what, "--overwrite"])
+    prepare.main([*command, "--overwrite"])
     assert not model.parent.exists()
 
 
@@ -138,16 +138,16 @@ def test_preparing_without_it_imports_no_tensorflow():
 
 
 def test_on_object_stores_the_model_itself_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    made = tmp_path / "made"
-    (made / "assets").mkdir(parents=True)
+    model_folder = tmp_path / "made"
+    (model_folder / "assets").mkdir(parents=True)
     for name in ("saved_model.pb", "assets/token_ids", "fingerprint.pb"):
-        (made / name).write_text(name)
-    written: list[str] = []
+        (model_folder / name).write_text(name)
+    written_urls: list[str] = []
     monkeypatch.setattr(analysis, "own_saved_model", lambda folder: [])
-    monkeypatch.setattr(filesystem, "write_bytes", lambda path, data: written.append(path))
-    analysis._publish(made, "gs://bucket/out/train")
-    assert written[-1] == "gs://bucket/out/train/transform_fn/saved_model.pb"
-    assert "gs://bucket/out/train/transform_fn/assets/token_ids" in written and len(written) == 4
+    monkeypatch.setattr(filesystem, "write_bytes", lambda path, data: written_urls.append(path))
+    analysis._publish(model_folder, "gs://bucket/out/train")
+    assert written_urls[-1] == "gs://bucket/out/train/transform_fn/saved_model.pb"
+    assert "gs://bucket/out/train/transform_fn/assets/token_ids" in written_urls and len(written_urls) == 4
 
 
 def test_no_dataset(tmp_path: Path):

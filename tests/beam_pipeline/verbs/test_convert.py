@@ -24,7 +24,7 @@ SPLITS = ["--splits", "train=0.8,validation=0.2"]
 OPTIONS = ["--unit_bytes", "20000", "--max_length", "32", "--shard_size", "300", "--segment_ids"]
 
 
-def to(source: Path, output: Path, output_format: str = "parquet", *options: str) -> Path:
+def convert_to(source: Path, output: Path, output_format: str = "parquet", *options: str) -> Path:
     convert.main([str(source), "--output_format", output_format, "--output", str(output), *options])
     return output
 
@@ -36,7 +36,7 @@ def manifest(folder: Path, split: str = "train") -> dict:
 @pytest.fixture(scope="module")
 def converted(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The fixture `dataset` as parquet. Tests must not change it."""
-    return to(dataset, tmp_path_factory.mktemp("converted") / "out")
+    return convert_to(dataset, tmp_path_factory.mktemp("converted") / "out")
 
 
 def test_it_has_the_files_that_prepare_writes(
@@ -71,8 +71,8 @@ def test_there_and_back_gives_the_same_bytes(
 ):
     options = ["--max_length", "32", "--num_shards", "3", *options]
     prepare.main(arguments(corpus, tokenizer_folder, tmp_path / "one", *options))
-    to(tmp_path / "one", tmp_path / "two", output_format)
-    to(tmp_path / "two", tmp_path / "three", "tfrecord")
+    convert_to(tmp_path / "one", tmp_path / "two", output_format)
+    convert_to(tmp_path / "two", tmp_path / "three", "tfrecord")
     assert without_manifests(tmp_path / "three") == without_manifests(tmp_path / "one")
     assert manifest(tmp_path / "three")["fingerprint"] == manifest(tmp_path / "one")["fingerprint"]
     assert defects(tmp_path / "two") == defects(tmp_path / "three") == []
@@ -87,39 +87,39 @@ def test_a_run_that_ended_early_is_resumed(dataset: Path, converted: Path, tmp_p
     with monkeypatch.context() as patch:
         patch.setattr("beam_pipeline.steps.convert.publish", fail_before_the_manifests)
         with pytest.raises(Exception, match="stopped before the manifests"):
-            to(dataset, tmp_path / "out")
+            convert_to(dataset, tmp_path / "out")
     shards = sorted((tmp_path / "out" / "train").glob("train-*"))
-    written = {path.name: path.stat().st_ino for path in shards}
+    inodes = {path.name: path.stat().st_ino for path in shards}
     shards[0].write_bytes(bytes(shards[0].stat().st_size))
     shards[1].unlink()
     with pytest.raises(UsageError, match="contains another run's dataset"):
-        to(converted, tmp_path / "out", "tfrecord")
-    to(dataset, tmp_path / "out", "parquet", "--resume")
+        convert_to(converted, tmp_path / "out", "tfrecord")
+    convert_to(dataset, tmp_path / "out", "parquet", "--resume")
     assert content(tmp_path / "out") == content(converted)
-    kept = [name for name in written if (tmp_path / "out" / "train" / name).stat().st_ino == written[name]]
-    assert set(written) - set(kept) <= {shards[0].name, shards[1].name}
-    to(dataset, tmp_path / "out", "parquet", "--resume")  # nothing to do
+    kept = [name for name in inodes if (tmp_path / "out" / "train" / name).stat().st_ino == inodes[name]]
+    assert set(inodes) - set(kept) <= {shards[0].name, shards[1].name}
+    convert_to(dataset, tmp_path / "out", "parquet", "--resume")  # nothing to do
     with pytest.raises(UsageError, match="contains the same dataset, finished"):
-        to(dataset, tmp_path / "out")
+        convert_to(dataset, tmp_path / "out")
 
 
-@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.wide)])
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.wide)])
 def test_killed_at_changes_of_the_file_system(
-    tmp_path: Path, documents: list[str], tokenizer_folder: Path, every: int
+    tmp_path: Path, documents: list[str], tokenizer_folder: Path, step: int
 ):
-    small = tmp_path / "small.txt"
-    small.write_text("\n".join(documents[:60]), encoding="utf-8")
-    run = arguments(small, tokenizer_folder, tmp_path / "source", *SPLITS, "--max_length", "32")
+    small_corpus = tmp_path / "small.txt"
+    small_corpus.write_text("\n".join(documents[:60]), encoding="utf-8")
+    run = arguments(small_corpus, tokenizer_folder, tmp_path / "source", *SPLITS, "--max_length", "32")
     prepare.main([*run, "--num_shards", "2"])
-    command = [sys.executable, "-m", "tests.beam_pipeline.kill_runs", str(tmp_path), str(every), "convert"]
+    command = [sys.executable, "-m", "tests.beam_pipeline.kill_runs", str(tmp_path), str(step), "convert"]
     command += [str(tmp_path / "source"), "--output_format", "arrayrecord", "--output", "{OUT}"]
     report = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     assert report["wrong"] == []
-    assert report["kills"] > 15 / every
+    assert report["kills"] > 15 / step
 
 
 @pytest.mark.parametrize(
-    ("other", "options"),
+    ("other_verb", "options"),
     [
         pytest.param("convert", [], marks=pytest.mark.wide),
         pytest.param("convert", ["--overwrite"], marks=pytest.mark.wide),
@@ -132,19 +132,19 @@ def test_of_two_runs_that_start_together_one_makes_the_dataset(
     corpus: Path,
     tokenizer_folder: Path,
     tmp_path: Path,
-    other: str,
+    other_verb: str,
     options: list[str],
 ):
     out = tmp_path / "out"
     first = [str(dataset), "--output_format", "parquet", "--output", str(out)]
     second = [str(dataset), "--output_format", "mds", "--output", str(out)]
-    if other == "prepare":
+    if other_verb == "prepare":
         second = [*arguments(corpus, tokenizer_folder, out, *SPLITS, *OPTIONS), "--seed", "1"]
     runs = [
         subprocess.Popen(
-            [sys.executable, "-m", "beam_pipeline", verb, *given, *options], stderr=subprocess.PIPE, text=True
+            [sys.executable, "-m", "beam_pipeline", verb, *argv, *options], stderr=subprocess.PIPE, text=True
         )
-        for verb, given in (("convert", first), (other, second))
+        for verb, argv in (("convert", first), (other_verb, second))
     ]
     errors = [run.communicate(timeout=300)[1] for run in runs]
     statuses = [run.returncode for run in runs]
@@ -171,7 +171,7 @@ def test_a_users_file_in_the_output_is_never_replaced(
     (tmp_path / "out" / name).write_bytes(b"precious")
     for options in ([], ["--overwrite"], ["--resume"]):
         try:
-            to(dataset, tmp_path / "out", "parquet", *options)
+            convert_to(dataset, tmp_path / "out", "parquet", *options)
         except (UsageError, DataError) as error:
             assert name.rpartition("/")[2] in str(error)
             assert content(tmp_path / "out") == {name: b"precious"}
@@ -184,10 +184,10 @@ def test_a_dataset_that_is_not_finished_is_not_converted(dataset: Path, tmp_path
     source = Path(shutil.copytree(dataset, tmp_path / "source"))
     (source / "validation" / "manifest.json").unlink()
     with pytest.raises((DataError, UsageError), match="validation"):
-        to(source, tmp_path / "out")
+        convert_to(source, tmp_path / "out")
     (source / "train" / "manifest.json").unlink()
     with pytest.raises((DataError, UsageError), match="source"):
-        to(source, tmp_path / "out")
+        convert_to(source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -219,7 +219,7 @@ def test_a_damaged_dataset_is_not_converted(dataset: Path, tmp_path: Path, damag
     if damage == "missing shard":
         path.unlink()
     with pytest.raises(DataError, match=path.name):
-        to(source, tmp_path / "out")
+        convert_to(source, tmp_path / "out")
     assert not list((tmp_path / "out").glob("*/manifest.json"))
 
 
@@ -232,6 +232,6 @@ def test_wrong_folders_are_refused_before_anything_is_written(dataset: Path, tmp
     )
     arguments = (source / "train" if kind == "one split" else source, output)
     with pytest.raises(UsageError):
-        to(*arguments, "tfrecord" if kind == "same format" else "parquet", "--overwrite")
+        convert_to(*arguments, "tfrecord" if kind == "same format" else "parquet", "--overwrite")
     assert content(source) == before
     assert not (tmp_path / "out").exists()

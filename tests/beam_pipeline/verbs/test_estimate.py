@@ -27,7 +27,7 @@ from tests.beam_pipeline.runs import arguments
 CLOSE = 0.02
 
 
-def plain(folder: Path, documents: list[str]) -> None:
+def write_plain(folder: Path, documents: list[str]) -> None:
     """A text file whose documents get longer and longer."""
     (folder / "plain.txt").write_text("\n".join(sorted(documents, key=len)), encoding="utf-8")
 
@@ -43,21 +43,21 @@ def compressed(folder: Path, documents: list[str]) -> None:
 def tables(folder: Path, documents: list[str]) -> None:
     """Parquet files of short and long documents, in row groups of different sizes."""
     rng = random.Random(0)
-    joined = []
+    texts = []
     while documents:
         size = rng.choice((1, 2, 3, 60))
-        joined.append(" ".join(documents[:size]))
+        texts.append(" ".join(documents[:size]))
         documents = documents[size:]
-    rng.shuffle(joined)
+    rng.shuffle(texts)
     for number, rows in enumerate((50, 80, 120)):
-        table = pa.table({"text": joined[number::3], "length": list(map(len, joined[number::3]))})
+        table = pa.table({"text": texts[number::3], "length": list(map(len, texts[number::3]))})
         pq.write_table(table, folder / f"{number}.parquet", row_group_size=rows)
 
 
 @pytest.mark.parametrize(
     ("write", "options", "close"),
     [
-        (plain, ["--packing", "concat", "--splits", "train=0.9,test=0.1"], CLOSE),
+        (write_plain, ["--packing", "concat", "--splits", "train=0.9,test=0.1"], CLOSE),
         (compressed, ["--packing", "pad"], CLOSE),
         # Shards of 10 steps of 64 KiB.
         (compressed, ["--packing", "pad", "--output_format", "arrayrecord"], 0.1),
@@ -72,11 +72,11 @@ def test_tokens_and_bytes_are_predicted(
     write(tmp_path / "in", documents)
     monkeypatch.setattr(estimate, "_MIN_SAMPLE_BYTES", 1 << 20)
     out = tmp_path / "out"
-    given = [*arguments(tmp_path / "in", tokenizer_folder, out, "--max_length", "64", *options)]
-    prepare.main([*given, "--estimate"])
+    command = [*arguments(tmp_path / "in", tokenizer_folder, out, "--max_length", "64", *options)]
+    prepare.main([*command, "--estimate"])
     output = capsys.readouterr().out
     assert not out.exists()
-    prepare.main(given)
+    prepare.main(command)
     names = [path.parent.name for path in out.glob("*/manifest.json")]
     manifests = [read_manifest(str(out / name)) for name in names]
     tokens = sum(manifest["totals"]["tokens"] for manifest in manifests)
@@ -85,16 +85,16 @@ def test_tokens_and_bytes_are_predicted(
     assert int(match[1].replace(",", "")) == pytest.approx(tokens, rel=CLOSE)
     assert float(match[2]) * 1e6 == pytest.approx(size, rel=close)
     documents = sum(manifest["totals"]["documents"] for manifest in manifests)
-    about, margin = re.search(r"about ([\d,]+) documents ± ([\d.]+)%", output).groups()
-    assert int(about.replace(",", "")) == pytest.approx(documents, rel=0.02 + float(margin) / 100)
+    estimated_count, margin = re.search(r"about ([\d,]+) documents ± ([\d.]+)%", output).groups()
+    assert int(estimated_count.replace(",", "")) == pytest.approx(documents, rel=0.02 + float(margin) / 100)
     assert [f"{name}: about" in output for name in names] == [True] * len(names)
 
 
 def test_a_small_input_is_read_whole(tmp_path: Path, corpus: Path, tokenizer_folder: Path, capsys):
-    given = arguments(corpus, tokenizer_folder, tmp_path / "out", "--max_length", "64")
-    prepare.main([*given, "--estimate", "--prices", "shuffle_gb=1e6"])
+    command = arguments(corpus, tokenizer_folder, tmp_path / "out", "--max_length", "64")
+    prepare.main([*command, "--estimate", "--prices", "shuffle_gb=1e6"])
     output = capsys.readouterr().out
-    prepare.main(given)
+    prepare.main(command)
     totals = read_manifest(str(tmp_path / "out" / "train"))["totals"]
     assert f"{totals['documents']:,} documents, {totals['tokens']:,} tokens, " in output
     assert f"{totals['rows']:,} rows of 64" in output
@@ -145,15 +145,17 @@ def test_long_documents_among_short_ones_have_their_share(tmp_path: Path, tokeni
         records[place] = "\u00e4" + " ".join(documents[:500])
     lines = [json.dumps({"text": text}) for text in records]
     (tmp_path / "in.jsonl").write_text("\n".join([*lines[:20_000], *[""] * 500_000, *lines[20_000:]]))
-    given = arguments(tmp_path / "in.jsonl", tokenizer_folder, tmp_path / "out", "--unit_bytes", "100000")
-    prepare.main([*given, "--estimate"])
+    command = arguments(tmp_path / "in.jsonl", tokenizer_folder, tmp_path / "out", "--unit_bytes", "100000")
+    prepare.main([*command, "--estimate"])
     output = capsys.readouterr().out
-    prepare.main(given)
+    prepare.main(command)
     totals = read_manifest(str(tmp_path / "out" / "train"))["totals"]
-    for name, most in (("documents", 60), ("tokens", 5)):
-        about, margin = re.search(rf"([\d,]+) {name} ± ([\d.]+)%", output).groups()
-        assert int(about.replace(",", "")) == pytest.approx(totals[name], rel=2 * float(margin) / 100)
-        assert float(margin) < most
+    for name, max_margin in (("documents", 60), ("tokens", 5)):
+        estimated_count, margin = re.search(rf"([\d,]+) {name} ± ([\d.]+)%", output).groups()
+        assert int(estimated_count.replace(",", "")) == pytest.approx(
+            totals[name], rel=2 * float(margin) / 100
+        )
+        assert float(margin) < max_margin
 
 
 @pytest.mark.parametrize("name", ["in.txt", "in.jsonl"])
@@ -163,8 +165,8 @@ def test_an_only_document_is_found_wherever_the_windows_are(
     monkeypatch.setattr(estimate, "_MIN_SAMPLE_BYTES", 1 << 20)
     text = "\u00e4 " * 2_000_000
     (tmp_path / name).write_text(text if name == "in.txt" else "\n\n" + json.dumps({"text": text}))
-    given = arguments(tmp_path / name, tokenizer_folder, tmp_path / "out", "--unit_bytes", "1000000")
-    prepare.main([*given, "--estimate"])
+    command = arguments(tmp_path / name, tokenizer_folder, tmp_path / "out", "--unit_bytes", "1000000")
+    prepare.main([*command, "--estimate"])
     assert "about 1 document, " in capsys.readouterr().out
 
 
@@ -179,16 +181,16 @@ def test_an_only_document_is_found_wherever_the_windows_are(
 )
 def test_errors(tmp_path: Path, tokenizer_folder: Path, text: str, options: list[str], reason: str):
     (tmp_path / "in.jsonl").write_text(text)
-    given = arguments(tmp_path / "in.jsonl", tokenizer_folder, tmp_path / "out", "--estimate", *options)
+    command = arguments(tmp_path / "in.jsonl", tokenizer_folder, tmp_path / "out", "--estimate", *options)
     with pytest.raises((DataError, UsageError), match=reason):
-        prepare.main(given)
+        prepare.main(command)
     assert not (tmp_path / "out").exists()
 
 
 def test_bad_records_are_skipped_as_in_a_run(tmp_path: Path, tokenizer_folder: Path, capsys):
     (tmp_path / "in.jsonl").write_text('{"text": "fine"}\n{"text": 7}\n')
-    given = arguments(tmp_path / "in.jsonl", tokenizer_folder, tmp_path / "out", "--estimate")
-    prepare.main([*given, "--on_bad_record", "skip"])
+    command = arguments(tmp_path / "in.jsonl", tokenizer_folder, tmp_path / "out", "--estimate")
+    prepare.main([*command, "--on_bad_record", "skip"])
     assert "about 1 document, " in capsys.readouterr().out
 
 
@@ -210,9 +212,9 @@ def test_an_input_that_is_the_sample_as_a_whole_has_no_unknown_margin(
 ):
     packed = tmp_path / "corpus.txt.gz"
     packed.write_bytes(gzip.compress(corpus.read_bytes()))
-    given = arguments(packed, tokenizer_folder, tmp_path / "out", "--estimate")
-    prepare.main(given)
+    command = arguments(packed, tokenizer_folder, tmp_path / "out", "--estimate")
+    prepare.main(command)
     assert "margins are unknown" not in capsys.readouterr().out
     monkeypatch.setattr(estimate, "_MIN_SAMPLE_BYTES", 20_000)
-    prepare.main([*given[2:], "--input", str(corpus), "--document", "file"])
+    prepare.main([*command[2:], "--input", str(corpus), "--document", "file"])
     assert "from one place only, so the margins are unknown" in capsys.readouterr().out

@@ -26,42 +26,44 @@ def inspect(dataset: Path, capsys: pytest.CaptureFixture):
 
 
 def test_the_summary_gives_the_manifests_figures(inspect, dataset: Path):
-    printed = inspect()
+    stdout = inspect()
     for split in open_dataset(str(dataset)):
         totals = split.manifest["totals"]
-        line = next(line for line in printed.splitlines() if line.startswith(split.name))
+        line = next(line for line in stdout.splitlines() if line.startswith(split.name))
         for name in ("documents", "bytes", "tokens", "rows"):
             assert f"{totals[name]:,}" in line
-    assert "143 blank documents" in printed
-    assert "attention_mask, input_ids, segment_ids" in printed
+    assert "143 blank documents" in stdout
+    assert "attention_mask, input_ids, segment_ids" in stdout
 
 
 def test_a_record_is_decoded_with_its_documents_and_where_they_stand(inspect, documents, corpus: Path):
-    printed = inspect("--record", "train:0:7")
-    assert f"source  {corpus}, bytes " in printed
-    heads = re.findall(r"── tokens (\d+) to (\d+); .*, line (\d+) \(byte (\d+)\)", printed)
-    texts = re.split(r"── .*\n", printed)[1:]
+    stdout = inspect("--record", "train:0:7")
+    assert f"source  {corpus}, bytes " in stdout
+    heads = re.findall(r"── tokens (\d+) to (\d+); .*, line (\d+) \(byte (\d+)\)", stdout)
+    texts = re.split(r"── .*\n", stdout)[1:]
     assert len(heads) == len(texts) > 0
     lines = corpus.read_bytes()
     for (_, _, number, byte), text in zip(heads, texts, strict=True):
         assert lines[: int(byte)].count(b"\n") == int(number) - 1
         line = lines[int(byte) :].split(b"\n")[0].decode()
-        shown = text.replace("<s>", "").replace("</s>", "").replace("<pad>", "").strip()
-        assert shown.split("<unk>")[0].strip() in line
+        visible_text = text.replace("<s>", "").replace("</s>", "").replace("<pad>", "").strip()
+        assert visible_text.split("<unk>")[0].strip() in line
 
 
 def test_tokens_are_shown_one_by_one(inspect, dataset: Path):
     row = open_dataset(str(dataset))[0].row(0, 7)
-    printed = inspect("--record", "train:0:7", "--tokens", "--trace", "never")
-    shown = re.findall(r"^ +(\d+) +(\d+)  \S", printed, re.MULTILINE)
-    assert [(int(position), int(token)) for position, token in shown] == list(enumerate(row.ids.tolist()))
+    stdout = inspect("--record", "train:0:7", "--tokens", "--trace", "never")
+    positions_and_tokens = re.findall(r"^ +(\d+) +(\d+)  \S", stdout, re.MULTILINE)
+    assert [(int(position), int(token)) for position, token in positions_and_tokens] == list(
+        enumerate(row.ids.tolist())
+    )
 
 
 def test_without_tracing_the_unit_is_named_and_the_records_own_boundaries_are_used(inspect, dataset: Path):
     row = open_dataset(str(dataset))[0].row(0, 7)
-    printed = inspect("--record", "train:0:7", "--trace", "never")
-    assert printed.count("── tokens") == len(row.starts)
-    assert ", line" not in printed
+    stdout = inspect("--record", "train:0:7", "--trace", "never")
+    assert stdout.count("── tokens") == len(row.starts)
+    assert ", line" not in stdout
 
 
 def test_a_tail_is_explained(inspect, dataset: Path):
@@ -70,10 +72,10 @@ def test_a_tail_is_explained(inspect, dataset: Path):
         for record in range(info["records"]):
             origin = split.origin(shard, record)
             if origin.is_of_tails:
-                printed = inspect("--record", f"train:{shard}:{record}")
-                assert "from the tails" in printed and "packed from the ends of work units" in printed
-                assert printed.count("corpus.txt, bytes ") == len(origin.units) > 1
-                assert "corpus.txt, line" in printed  # its documents are found, too
+                stdout = inspect("--record", f"train:{shard}:{record}")
+                assert "from the tails" in stdout and "packed from the ends of work units" in stdout
+                assert stdout.count("corpus.txt, bytes ") == len(origin.units) > 1
+                assert "corpus.txt, line" in stdout  # its documents are found, too
                 return
     raise AssertionError("no tails")
 
@@ -84,19 +86,19 @@ def test_a_dataset_whose_source_is_gone_says_so(inspect, tmp_path: Path, tokeniz
     out = tmp_path / "out"
     prepare.main(arguments(source, tokenizer_folder, out, "--max_length", "16"))
     source.unlink()
-    printed = inspect("--record", "train:0:0", folder=out)
-    assert f"traced  only to its work unit: {source} no longer exists\n" in printed
-    assert "── tokens 0 to 3\nfile</s>\n── tokens 4 to 15\n<s> some text" in printed
+    stdout = inspect("--record", "train:0:0", folder=out)
+    assert f"traced  only to its work unit: {source} no longer exists\n" in stdout
+    assert "── tokens 0 to 3\nfile</s>\n── tokens 4 to 15\n<s> some text" in stdout
 
 
 def test_what_would_take_long_is_left_to_be_asked_for(inspect, monkeypatch: pytest.MonkeyPatch):
     ticks = itertools.count(step=100)
     monkeypatch.setattr(tracing.time, "monotonic", lambda: float(next(ticks)))
-    printed = inspect("--record", "train:0:0")
+    stdout = inspect("--record", "train:0:0")
     assert re.search(
-        r"only to its work unit: finding the documents would take about \d+ s; --trace always", printed
+        r"only to its work unit: finding the documents would take about \d+ s; --trace always", stdout
     )
-    assert ", line" not in printed
+    assert ", line" not in stdout
     assert ", line" in inspect("--record", "train:0:0", "--trace", "always")
 
 
@@ -124,8 +126,8 @@ def test_grep_finds_a_text_and_the_places_lead_back_to_it(inspect, documents):
     word = max(documents[3].split(), key=len)
     result = re.findall(r"^(\w+:\d+:\d+)  (.*)$", inspect("--grep", word, "--most", "3"), re.MULTILINE)
     assert 0 < len(result) <= 3
-    for record, around in result:
-        assert word in around
+    for record, excerpt in result:
+        assert word in excerpt
         assert word in inspect("--record", record, "--trace", "never")
 
 

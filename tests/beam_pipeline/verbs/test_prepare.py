@@ -73,23 +73,27 @@ def test_concat_holds_the_stream_of_all_documents(run, encoded, documents, shuff
     manifest, columns = read_split(out / "train")
     *units, tails = units_of(out / "train")
     assert len(units) > 3
-    ends = np.cumsum([unit["rows"] for unit in units])
-    left = columns["input_ids"][ends[-1] :][columns["attention_mask"][ends[-1] :] == 1].tolist()
+    unit_ends = np.cumsum([unit["rows"] for unit in units])
+    tail_tokens = columns["input_ids"][unit_ends[-1] :][
+        columns["attention_mask"][unit_ends[-1] :] == 1
+    ].tolist()
     # A unit's documents are those whose first byte lies in its range.
     lines = [
         len((document + ("\n\n" if i % 7 == 0 else "\n")).encode()) for i, document in enumerate(documents)
     ]
     offsets = np.cumsum([0, *lines[:-1]])
-    for unit, end in zip(units, ends, strict=True):
-        (_, start, stop), *more = unit["parts"]
-        assert not more
-        expected = [t for ids, at in zip(encoded, offsets, strict=True) if start <= at < stop for t in ids]
+    for unit, end in zip(units, unit_ends, strict=True):
+        (_, start, stop), *other_parts = unit["parts"]
+        assert not other_parts
+        expected = [
+            t for ids, offset in zip(encoded, offsets, strict=True) if start <= offset < stop for t in ids
+        ]
         rows = columns["input_ids"][end - unit["rows"] : end].ravel().tolist()
         tail = len(expected) - len(rows)
         assert 0 <= tail < 32
-        assert rows + left[:tail] == expected
-        left = left[tail:]
-    assert left == []
+        assert rows + tail_tokens[:tail] == expected
+        tail_tokens = tail_tokens[tail:]
+    assert tail_tokens == []
     assert manifest["totals"]["documents"] == len(documents)
     assert manifest["totals"]["bytes"] == sum(len(document.encode()) for document in documents)
     assert manifest["totals"]["tokens"] == sum(map(len, encoded)) == columns["attention_mask"].sum()
@@ -99,7 +103,7 @@ def test_concat_holds_the_stream_of_all_documents(run, encoded, documents, shuff
         "bad_records": 0,
         "duplicate_documents": 0,
     }
-    assert tails["rows"] == len(columns["input_ids"]) - ends[-1]
+    assert tails["rows"] == len(columns["input_ids"]) - unit_ends[-1]
     assert defects(out) == []
 
 
@@ -112,9 +116,9 @@ def test_documents_stay_whole(run, encoded, packing):
         columns["input_ids"], columns["segment_ids"], columns["position_ids"], strict=True
     ):
         for segment in range(1, segments.max() + 1):
-            inside = segments == segment
-            result[tuple(ids[inside])] += 1
-            assert positions[inside].tolist() == list(range(inside.sum()))
+            in_segment = segments == segment
+            result[tuple(ids[in_segment])] += 1
+            assert positions[in_segment].tolist() == list(range(in_segment.sum()))
     pieces = (ids[first : first + 32] for ids in encoded for first in range(0, len(ids), 32))
     assert result == Counter(map(tuple, pieces))
     if packing == "pad":
@@ -140,10 +144,10 @@ def test_a_corpus_that_was_moved_is_split_and_shuffled_alike(run, corpus, tmp_pa
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "a.txt").write_bytes(corpus.read_bytes())
     options = ("--splits", "train=0.5,validation=0.5")
-    one = content(run(*options, output="one", source=tmp_path / "here" / "a.txt"))
-    two = content(run(*options, output="two", source=tmp_path / "there" / "deeper" / "a.txt"))
-    shards = [name for name in one if name.endswith(".tfrecord")]
-    assert len(shards) > 2 and all(one[name] == two[name] for name in shards)
+    original = content(run(*options, output="one", source=tmp_path / "here" / "a.txt"))
+    moved = content(run(*options, output="two", source=tmp_path / "there" / "deeper" / "a.txt"))
+    shards = [name for name in original if name.endswith(".tfrecord")]
+    assert len(shards) > 2 and all(original[name] == moved[name] for name in shards)
 
 
 def test_equal_documents_share_a_split_and_can_be_dropped(run, tmp_path, documents):
@@ -152,20 +156,20 @@ def test_equal_documents_share_a_split_and_can_be_dropped(run, tmp_path, documen
     unique = len(set(documents[:300]))
     options = ("--splits", "train=0.5,validation=0.5", "--split_by", "text")
     out = run(*options, output="all", source=source)
-    kept = run(*options, "--dedup", "exact", output="kept", source=source)
+    deduplicated = run(*options, "--dedup", "exact", output="kept", source=source)
     totals = {
         folder.name: [
             json.loads((folder / split / "manifest.json").read_bytes())["totals"]["documents"]
             for split in ("train", "validation")
         ]
-        for folder in (out, kept)
+        for folder in (out, deduplicated)
     }
     assert sum(totals["all"]) == 550 and sum(totals["kept"]) == unique
-    excluded = json.loads((kept / "train" / "manifest.json").read_bytes())["excluded"]
+    excluded = json.loads((deduplicated / "train" / "manifest.json").read_bytes())["excluded"]
     assert excluded["duplicate_documents"] == 550 - unique
     # With one split's documents all in it and none in the other, each split's vocabulary of documents is its own.
     assert all(count > 50 for count in totals["kept"])
-    assert defects(kept) == []
+    assert defects(deduplicated) == []
 
 
 def test_bad_records_fail_the_run_or_go_to_a_folder(run, tmp_path, documents):
@@ -182,13 +186,13 @@ def test_bad_records_fail_the_run_or_go_to_a_folder(run, tmp_path, documents):
     manifest = json.loads((out / "train" / "manifest.json").read_bytes())
     assert manifest["totals"]["documents"] == 198
     assert manifest["excluded"]["bad_records"] == 2
-    bad = [
+    bad_records = [
         json.loads(line)
         for path in sorted(out.glob("bad_records/*"))
         for line in path.read_text().splitlines()
     ]
-    assert [record["content"] for record in bad] == [lines[17], lines[150]]
-    assert "no key 'text'" in bad[1]["reason"]
+    assert [record["content"] for record in bad_records] == [lines[17], lines[150]]
+    assert "no key 'text'" in bad_records[1]["reason"]
     with pytest.raises(
         DataError, match=r"2 of 200 records are bad, a share of 0.01, above --max_bad_ratio 0.001"
     ):
@@ -209,9 +213,9 @@ def test_an_output_folder_in_use_is_refused(run):
     before = content(out)
     with pytest.raises(UsageError, match="contains the same dataset, finished"):
         run()
-    for more in ([], ["--resume"]):
+    for resume_option in ([], ["--resume"]):
         with pytest.raises(UsageError, match=r"contains another run's dataset; .*--overwrite"):
-            run("--seed", "1", *more)
+            run("--seed", "1", *resume_option)
     assert content(out) == before
     run("--resume")
     assert content(out) == before
@@ -223,14 +227,14 @@ def test_there_are_just_as_many_shards_as_asked_for(tmp_path, corpus, tokenizer_
     out = tmp_path / "out"
     options = ["--splits", "train=0.98,few=0.02", "--num_shards", "200", "--max_length", "32"]
     prepare.main(arguments(corpus, tokenizer_folder, out, *options, "--packing", "pad"))
-    printed = capsys.readouterr()
+    captured = capsys.readouterr()
     manifests = {name: json.loads((out / name / "manifest.json").read_bytes()) for name in ("train", "few")}
     counts = [shard["records"] for shard in manifests["train"]["shards"]]
     assert len(counts) == 200 and 1 <= max(counts) - 1 <= min(counts)
-    few = manifests["few"]["num_records"]
-    assert 0 < few == len(manifests["few"]["shards"]) < 200
-    assert f"few: WARNING: --num_shards 200: this split has only {few} rows" in printed.out
-    assert "a document is a line (--document paragraph or file changes it)" in printed.err
+    rows_of_few = manifests["few"]["num_records"]
+    assert 0 < rows_of_few == len(manifests["few"]["shards"]) < 200
+    assert f"few: WARNING: --num_shards 200: this split has only {rows_of_few} rows" in captured.out
+    assert "a document is a line (--document paragraph or file changes it)" in captured.err
     assert defects(out) == []
 
 
@@ -245,21 +249,21 @@ def test_an_empty_split_causes_a_warning(run, tmp_path, capsys):
 def test_documents_that_nothing_would_separate_are_announced_with_the_remedy(
     run, tmp_path, tokenizer_folder, capsys
 ):
-    plain = tmp_path / "plain"
-    shutil.copytree(tokenizer_folder, plain)
-    described = json.loads((plain / "tokenizer.json").read_text())
-    (plain / "tokenizer.json").write_text(json.dumps(described | {"post_processor": None}))
+    plain_tokenizer = tmp_path / "plain"
+    shutil.copytree(tokenizer_folder, plain_tokenizer)
+    tokenizer_json = json.loads((plain_tokenizer / "tokenizer.json").read_text())
+    (plain_tokenizer / "tokenizer.json").write_text(json.dumps(tokenizer_json | {"post_processor": None}))
     source = tmp_path / "two.txt"
     source.write_text("one document\nanother document\n")
 
-    def announced(*options: str) -> bool:
+    def is_announced(*options: str) -> bool:
         run(*options, "--overwrite", source=source)
         return "rows join documents with nothing between them" in capsys.readouterr().err
 
-    assert not announced()  # <s> and </s> are around every document
-    assert announced("--tokenizer", str(plain))
+    assert not is_announced()  # <s> and </s> are around every document
+    assert is_announced("--tokenizer", str(plain_tokenizer))
     for options in (["--append_eos"], ["--segment_ids"], ["--packing", "pad"]):
-        assert not announced("--tokenizer", str(plain), *options)
+        assert not is_announced("--tokenizer", str(plain_tokenizer), *options)
 
 
 RUNNERS = {
@@ -277,10 +281,10 @@ def test_the_bytes_do_not_depend_on_the_runner(run):
 
 def test_no_byte_depends_on_threads_or_on_how_rows_are_gathered(run, monkeypatch):
     expected = content(run("--splits", "train=0.9,test=0.1"))
-    ways = [(1, 1, 1 / 16), (2, 1, 0.0), (3, 1 << 30, 2.0), (3, 1 << 30, 0.0), (2, 60_000, 1 / 16)]
-    for number, (threads, gathered, share) in enumerate(ways):
+    settings = [(1, 1, 1 / 16), (2, 1, 0.0), (3, 1 << 30, 2.0), (3, 1 << 30, 0.0), (2, 60_000, 1 / 16)]
+    for number, (threads, gathered, share) in enumerate(settings):
         monkeypatch.setattr(beam_options, "process_threads", lambda _, threads=threads: threads)
         monkeypatch.setattr(memory, "bytes_to_gather", lambda gathered=gathered: gathered)
         monkeypatch.setattr(route, "_MIN_SHARE_READ_WHOLE", share)
-        made = run("--splits", "train=0.9,test=0.1", output=f"out-{number}")
-        assert content(made) == expected
+        dataset = run("--splits", "train=0.9,test=0.1", output=f"out-{number}")
+        assert content(dataset) == expected

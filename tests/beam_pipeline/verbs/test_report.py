@@ -152,5 +152,5 @@ def test_quantiles_lie_where_the_counts_say():
 
 
 def test_sizes_in_words():
-    shown = ", ".join(map(human_bytes, (0, 999, 999_999, 1500, 2.5e9, 7.1e15)))
-    assert shown == "0 B, 999 B, 1 MB, 1.5 kB, 2.5 GB, 7.1 PB"
+    sizes = ", ".join(map(human_bytes, (0, 999, 999_999, 1500, 2.5e9, 7.1e15)))
+    assert sizes == "0 B, 999 B, 1 MB, 1.5 kB, 2.5 GB, 7.1 PB"

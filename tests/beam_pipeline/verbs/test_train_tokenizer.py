@@ -78,27 +78,31 @@ def test_the_sample_is_a_share_of_the_documents_by_hash(tmp_path: Path):
     texts = {name: [f"{name} {place} é\n" for place in places.tolist()] for name in names}
     for number, name in enumerate(names):
         hashes = place_hashes("sample", 3, name, places)
-        chosen = np.flatnonzero(hashes < np.uint64(int(0.4 * 2**64)))
-        sampled = pa.record_batch([hashes[chosen], [texts[name][i] for i in chosen]], names=["hash", "text"])
+        sampled_documents = np.flatnonzero(hashes < np.uint64(int(0.4 * 2**64)))
+        sampled = pa.record_batch(
+            [hashes[sampled_documents], [texts[name][i] for i in sampled_documents]], names=["hash", "text"]
+        )
         sampled = sampled.cast(corpus_sample._SCHEMA)
         corpus_sample.write_file((number, [(number, sampled)]), str(tmp_path))
-    everything = corpus_sample.Sample(str(tmp_path), 0.4, 10**9)
-    assert 700 < everything.documents < 900
-    read = list(everything.texts())
-    assert len(read) == everything.documents and sum(len(text.encode()) for text in read) == everything.bytes
+    full_sample = corpus_sample.Sample(str(tmp_path), 0.4, 10**9)
+    assert 700 < full_sample.documents < 900
+    read = list(full_sample.texts())
+    assert (
+        len(read) == full_sample.documents and sum(len(text.encode()) for text in read) == full_sample.bytes
+    )
     order = texts["x.txt"] + texts["y.txt"]
     assert [order.index(text) for text in read] == sorted(order.index(text) for text in read)
     # A sample that came out too large is thinned: to about what is wanted, and to a part of what it was.
-    thinned = corpus_sample.Sample(str(tmp_path), 0.4, everything.bytes // 2)
-    assert 0.4 < thinned.bytes / everything.bytes < 0.6
-    assert set(thinned.texts()) < set(read)
+    half_sample = corpus_sample.Sample(str(tmp_path), 0.4, full_sample.bytes // 2)
+    assert 0.4 < half_sample.bytes / full_sample.bytes < 0.6
+    assert set(half_sample.texts()) < set(read)
 
 
 def test_a_folder_in_use(corpus_files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     output = tmp_path / "out"
     output.mkdir()  # an empty folder is fine
     run(corpus_files, output, "--model", "bpe")
-    made = files_of(output)
+    files = files_of(output)
     with pytest.raises(
         UsageError, match="already contains this tokenizer; use --resume to keep it, or --overwrite"
     ):
@@ -109,9 +113,9 @@ def test_a_folder_in_use(corpus_files: Path, tmp_path: Path, capsys: pytest.Capt
     for second in ([], ["--resume"]):
         with pytest.raises(UsageError, match="made from other input or with other options"):
             run(corpus_files, output, "--model", "bpe", "--seed", "1", *second)
-    assert files_of(output) == made
+    assert files_of(output) == files
     run(corpus_files, output, "--model", "wordpiece", "--overwrite")
-    assert files_of(output)["tokenizer.json"] != made["tokenizer.json"]
+    assert files_of(output)["tokenizer.json"] != files["tokenizer.json"]
     (output / "thesis.txt").write_text("mine")
     with pytest.raises(UsageError, match=r"would delete \['thesis.txt'\]"):
         run(corpus_files, output, "--model", "bpe", "--overwrite")
@@ -132,29 +136,29 @@ def test_a_run_that_fails_leaves_what_was_there(
 ):
     output = tmp_path / "out"
     run(corpus_files, output, "--model", "bpe")
-    made = files_of(output)
+    files = files_of(output)
     with pytest.raises(DataError, match="--vocab_size 90000"):
         run(corpus_files, output, "--model", "bpe", "--vocab_size", "90000", "--overwrite")
-    real, calls = Path.replace, []
+    replace_path, calls = Path.replace, []
 
     def replace(self: Path, target: Path | str) -> Path:
         calls.append(str(target))
         if str(target) == str(output) and len(calls) == len(set(calls)):
             raise OSError(28, "No space left on device")
-        return real(self, target)
+        return replace_path(self, target)
 
     monkeypatch.setattr(Path, "replace", replace)
     with pytest.raises(OSError, match="No space left"):
         run(corpus_files, output, "--model", "wordpiece", "--overwrite")
-    assert files_of(output) == made
+    assert files_of(output) == files
     assert not Path(lock_folder(str(output))).exists()
 
 
 def test_what_a_killed_run_left_is_cleared_away(corpus_files: Path, tmp_path: Path):
     output = tmp_path / "out"
-    left = Path(lock_folder(str(output)), "0123456789abcdef")
-    left.mkdir(parents=True)
-    (left / "sample-07.arrow").write_bytes(b"half a sample")
+    leftover_folder = Path(lock_folder(str(output)), "0123456789abcdef")
+    leftover_folder.mkdir(parents=True)
+    (leftover_folder / "sample-07.arrow").write_bytes(b"half a sample")
     run(corpus_files, output, "--model", "bpe")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -183,9 +187,9 @@ def test_a_corpus_without_text(tmp_path: Path):
 
 
 def test_bad_records(corpus_files: Path, tmp_path: Path):
-    bad = tmp_path / "bad.jsonl"
-    bad.write_text((corpus_files / "b.jsonl").read_text() + "{broken\n")
-    options = ["--input", str(bad), "--output", str(tmp_path / "out"), "--vocab_size", "400"]
+    bad_file = tmp_path / "bad.jsonl"
+    bad_file.write_text((corpus_files / "b.jsonl").read_text() + "{broken\n")
+    options = ["--input", str(bad_file), "--output", str(tmp_path / "out"), "--vocab_size", "400"]
     with pytest.raises(DataError, match=r"bad.jsonl, line 801 \(byte \d+\): broken JSON"):
         train_tokenizer.main(options)
     train_tokenizer.main([*options, "--on_bad_record", "skip"])

@@ -24,7 +24,7 @@ from tokenmill_reader.format.names import MANIFEST
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory, corpus: Path, tokenizer_folder: Path) -> Path:
+def finished_dataset(tmp_path_factory, corpus: Path, tokenizer_folder: Path) -> Path:
     out = tmp_path_factory.mktemp("finished") / "out"
     splits = ["--splits", "train=0.8,validation=0.2", "--max_length", "32", "--shard_size", "300"]
     prepare.main(arguments(corpus, tokenizer_folder, out, *splits))
@@ -32,9 +32,9 @@ def finished(tmp_path_factory, corpus: Path, tokenizer_folder: Path) -> Path:
 
 
 @pytest.fixture
-def dataset(finished: Path, tmp_path: Path) -> Path:
+def dataset(finished_dataset: Path, tmp_path: Path) -> Path:
     """A copy of the dataset, for tests to damage."""
-    return Path(shutil.copytree(finished, tmp_path / "dataset"))
+    return Path(shutil.copytree(finished_dataset, tmp_path / "dataset"))
 
 
 def flip(path: Path, offset: int) -> None:
@@ -57,10 +57,10 @@ def edit(path: Path, change) -> None:
 def rewrite(path: Path, change) -> None:
     """Changes the text of a manifest, and updates its checksum."""
     text = re.sub(r'  "checksum": .*\n', "", path.read_text())
-    changed = change(text)
-    assert changed != text
-    own = f'  "checksum": "{checksum_of(changed.encode())}",\n'
-    path.write_text(changed.replace('  "config"', own + '  "config"', 1))
+    new_text = change(text)
+    assert new_text != text
+    checksum_line = f'  "checksum": "{checksum_of(new_text.encode())}",\n'
+    path.write_text(new_text.replace('  "config"', checksum_line + '  "config"', 1))
 
 
 def replace_beside_manifest(split: Path, name: str, data: bytes) -> None:
@@ -204,19 +204,19 @@ def test_each_defect_is_named(dataset: Path, damage: str, capsys):
     apply(dataset)
     with pytest.raises(DataError, match=r"has \d+ defect"):
         verify.main([str(dataset)])
-    named = [line for line in capsys.readouterr().out.splitlines() if line.startswith("DEFECT ")]
-    assert any(message in line for line in named), named
-    assert all(str(dataset) in line for line in named)
+    defect_lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("DEFECT ")]
+    assert any(message in line for line in defect_lines), defect_lines
+    assert all(str(dataset) in line for line in defect_lines)
 
 
-def test_a_whole_dataset_and_each_of_its_splits_are_fine(finished: Path, capsys):
-    verify.main([str(finished)])
-    verify.main([str(finished / "validation")])
+def test_a_whole_dataset_and_each_of_its_splits_are_fine(finished_dataset: Path, capsys):
+    verify.main([str(finished_dataset)])
+    verify.main([str(finished_dataset / "validation")])
     assert capsys.readouterr().out.count(": whole") == 3
 
 
 def test_what_does_not_belong_is_named(dataset: Path, capsys):
-    added = [
+    foreign_names = [
         "train/notes.txt",
         "train/offsets/x",
         "notes.txt",
@@ -224,19 +224,23 @@ def test_what_does_not_belong_is_named(dataset: Path, capsys):
         "_staging/x",
         "bad_records/x",
     ]
-    for name in added:
+    for name in foreign_names:
         (dataset / name).parent.mkdir(exist_ok=True)
         (dataset / name).write_text("mine")
     (dataset / "loop").symlink_to("loop")
     verify.main([str(dataset)])
     lines = capsys.readouterr().out.splitlines()
-    notes = [f"NOTE {dataset}/{name}: is not part of the dataset" for name in [*added, "loop"]]
+    notes = [f"NOTE {dataset}/{name}: is not part of the dataset" for name in [*foreign_names, "loop"]]
     assert sorted(line for line in lines if line.startswith("NOTE")) == sorted(notes)
     assert len([line for line in lines if line.endswith(": whole")]) == 3
     shutil.copytree(dataset / "train", dataset / "train-copy")
-    found = dict(check_dataset(str(dataset)))
-    assert any("contains the split 'train'" in defect for defect in found[f"{dataset}/train-copy"])
-    assert any("not one of the splits that" in defect for defect in found[f"{dataset}/train-copy"])
+    messages_by_split = dict(check_dataset(str(dataset)))
+    assert any(
+        "contains the split 'train'" in defect for defect in messages_by_split[f"{dataset}/train-copy"]
+    )
+    assert any(
+        "not one of the splits that" in defect for defect in messages_by_split[f"{dataset}/train-copy"]
+    )
 
 
 @pytest.mark.parametrize("name", ["chat_template.jinja", "added_tokens.json", "a/b.json"])
@@ -250,9 +254,9 @@ def test_a_file_that_autotokenizer_may_load_is_a_defect(dataset: Path, name: str
 def test_a_manifest_beside_the_splits_does_not_hide_them(dataset: Path):
     (dataset / MANIFEST).write_text("{}")
     flip(shard(dataset), 500)
-    found = defects(dataset)
-    assert any("is wrong" in defect for defect in found)
-    assert found[-1].startswith(f"{dataset}/{MANIFEST}: is not part of the dataset")
+    messages = defects(dataset)
+    assert any("is wrong" in defect for defect in messages)
+    assert messages[-1].startswith(f"{dataset}/{MANIFEST}: is not part of the dataset")
 
 
 REPLACEMENTS = {
@@ -274,20 +278,22 @@ LISTED = (
 @pytest.mark.parametrize("replacement", REPLACEMENTS)
 def test_what_is_not_a_file_is_a_defect_of_its_own(dataset: Path, replacement: str):
     for name in LISTED if replacement == "huge file" else (*LISTED, "train/manifest.json"):
-        kept = dataset.with_name("kept")
-        (dataset / name).rename(kept)
+        original = dataset.with_name("kept")
+        (dataset / name).rename(original)
         REPLACEMENTS[replacement](dataset / name)
         flip(dataset / "validation" / "units.jsonl", 5)
-        found = defects(dataset)
+        messages = defects(dataset)
         assert any(
-            defect.startswith((f"{dataset}/{name}: ", f"{dataset}/train: no manifest")) for defect in found
+            defect.startswith((f"{dataset}/{name}: ", f"{dataset}/train: no manifest")) for defect in messages
         )
-        assert any("validation/units.jsonl: CRC-32C" in defect for defect in found)
-        others = [defect for defect in found if name not in defect and "validation/units.jsonl" not in defect]
-        assert all("tokenizer" in name or "manifest" in name for _ in others), others
+        assert any("validation/units.jsonl: CRC-32C" in defect for defect in messages)
+        other_messages = [
+            defect for defect in messages if name not in defect and "validation/units.jsonl" not in defect
+        ]
+        assert all("tokenizer" in name or "manifest" in name for _ in other_messages), other_messages
         flip(dataset / "validation" / "units.jsonl", 5)
         (dataset / name).rmdir() if replacement == "folder" else (dataset / name).unlink()
-        kept.rename(dataset / name)
+        original.rename(dataset / name)
     assert defects(dataset) == []
 
 
@@ -304,10 +310,10 @@ def test_a_folder_that_cannot_be_read_does_not_hide_the_others(
     monkeypatch.setattr(filesystem, "exists", refuse)
     (dataset / "secret").mkdir()
     flip(shard(dataset), 500)
-    found = defects(dataset)
-    assert any("is wrong" in defect for defect in found)
+    messages = defects(dataset)
+    assert any("is wrong" in defect for defect in messages)
     assert any(
-        "secret/manifest.json: cannot be read: [Errno 13] Permission denied" in defect for defect in found
+        "secret/manifest.json: cannot be read: [Errno 13] Permission denied" in defect for defect in messages
     )
 
 
@@ -330,8 +336,8 @@ def test_a_run_that_was_killed_behind_its_last_manifest_has_made_a_whole_dataset
 
 def test_splits_of_two_runs_are_told_apart(dataset: Path):
     edit(dataset / "validation" / MANIFEST, lambda m: m.update(fingerprint="0" * 64))
-    found = dict(check_dataset(str(dataset)))
-    assert any("made by another run than" in defect for defect in found[f"{dataset}/train"])
+    messages_by_split = dict(check_dataset(str(dataset)))
+    assert any("made by another run than" in defect for defect in messages_by_split[f"{dataset}/train"])
 
 
 def test_what_is_no_dataset_is_said(tmp_path: Path):
@@ -342,16 +348,18 @@ def test_what_is_no_dataset_is_said(tmp_path: Path):
 
 def test_all_cores_find_what_one_finds(dataset: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     flip(shard(dataset), 500)
-    one = defects(dataset / "train")
-    assert len(one) == 2
+    expected = defects(dataset / "train")
+    assert len(expected) == 2
     monkeypatch.setattr(verify, "_BYTES_FOR_ALL_CORES", 0)
     monkeypatch.setattr(verify, "_SHARDS_AT_A_TIME", 1)
     monkeypatch.setattr(verify, "MOMENT", 0.0)  # show progress at once
     with pytest.raises(DataError, match="has 2 defects"):
         verify.main([str(dataset)])
-    seen = capsys.readouterr()
-    assert [line.removeprefix("DEFECT ") for line in seen.out.splitlines() if "DEFECT" in line] == one
-    assert seen.err.startswith("verify: 0.0 of ")
+    captured = capsys.readouterr()
+    assert [
+        line.removeprefix("DEFECT ") for line in captured.out.splitlines() if "DEFECT" in line
+    ] == expected
+    assert captured.err.startswith("verify: 0.0 of ")
 
 
 @pytest.mark.parametrize("options", [["--runner", "DirectRunner"], ["--direct_num_workers", "1"]])
@@ -360,15 +368,15 @@ def test_a_beam_pipeline_finds_what_this_machine_finds(
 ):
     monkeypatch.setattr(at_scale, "_GROUP_BYTES", 1)  # a shard each
     verify.main([str(dataset), *options])
-    whole = capsys.readouterr().out
+    expected = capsys.readouterr().out
     verify.main([str(dataset)])
-    assert capsys.readouterr().out == whole
+    assert capsys.readouterr().out == expected
     flip(shard(dataset), 500)
     shard(dataset).with_name("train-00000-300.tfrecord").unlink()
     output = []
-    for more in ([], options):
+    for extra_options in ([], options):
         with pytest.raises(DataError, match="has 3 defects"):
-            verify.main([str(dataset), *more])
+            verify.main([str(dataset), *extra_options])
         output.append(capsys.readouterr().out)
     assert output[0] == output[1]
 
@@ -382,5 +390,5 @@ def test_more_defects_than_can_be_told_are_counted(monkeypatch: pytest.MonkeyPat
             part.add_defect(number, f"shard {number} is broken")
         parts.append(part)
     merged = at_scale.merge_findings(parts)
-    told = ["shard 0 is broken", "shard 1 is broken", "out/train: 4 more defects in its shards"]
-    assert list(merged.messages("out/train")) == told
+    expected = ["shard 0 is broken", "shard 1 is broken", "out/train: 4 more defects in its shards"]
+    assert list(merged.messages("out/train")) == expected

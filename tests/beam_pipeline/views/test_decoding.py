@@ -88,5 +88,5 @@ def test_labels_show_spaces_and_newlines_of_byte_level_tokens(documents):
     labels = [decoder.label(token) for token in ids]
     assert "".join(labels[:-4]).replace("␣", " ") == "a:\n    b "
     assert labels[-4:] == [tokenizer.id_to_token(token) for token in ids[-4:]]  # parts of a character
-    others = TextDecoder(wordpiece(["ab ab abc abc"]).to_str())
-    assert others.label(0) == "[PAD]"
+    wordpiece_decoder = TextDecoder(wordpiece(["ab ab abc abc"]).to_str())
+    assert wordpiece_decoder.label(0) == "[PAD]"

@@ -13,7 +13,7 @@ from beam_pipeline.views.reading import open_dataset, open_split
 
 
 @pytest.fixture
-def broken(tmp_path: Path, dataset: Path) -> Path:
+def damaged_dataset(tmp_path: Path, dataset: Path) -> Path:
     return Path(shutil.copytree(dataset, tmp_path / "out"))
 
 
@@ -42,8 +42,8 @@ def test_starts_are_where_segments_begin(dataset: Path):
         if split.origin(0, record).is_of_tails:  # tails may begin within a document
             continue
         # The template's <s> begins each document; only a row's first one may go on from another row.
-        begins = np.flatnonzero(row.ids == 0)
-        assert set(begins) | {0} == set(row.starts)
+        segment_starts = np.flatnonzero(row.ids == 0)
+        assert set(segment_starts) | {0} == set(row.starts)
 
 
 def test_a_record_is_the_one_that_stands_there(dataset: Path):
@@ -76,9 +76,9 @@ def test_every_row_has_an_origin_of_its_own(dataset: Path):
         before = sum(sizes[: origin.units[0].index]) + origin.skipped_tokens
         assert before == origin.position * max_length
         assert 0 <= origin.skipped_tokens < sizes[origin.units[0].index]
-        last = origin.units[-1].index
-        assert sum(sizes[:last]) < before + max_length
-        assert origin is tails[-1] or sum(sizes[: last + 1]) >= before + max_length
+        last_unit = origin.units[-1].index
+        assert sum(sizes[:last_unit]) < before + max_length
+        assert origin is tails[-1] or sum(sizes[: last_unit + 1]) >= before + max_length
     assert len(split.units) == len(lines) - 1 > 3
 
 
@@ -98,10 +98,10 @@ def test_no_dataset(tmp_path: Path):
         open_dataset(str(tmp_path))
 
 
-def test_a_split_that_is_missing_is_noticed(broken: Path):
-    shutil.rmtree(broken / "validation")
+def test_a_split_that_is_missing_is_noticed(damaged_dataset: Path):
+    shutil.rmtree(damaged_dataset / "validation")
     with pytest.raises(DataError, match=r"validation: no manifest\.json"):
-        open_dataset(str(broken))
+        open_dataset(str(damaged_dataset))
 
 
 @pytest.mark.parametrize(
@@ -114,25 +114,27 @@ def test_a_split_that_is_missing_is_noticed(broken: Path):
         ("../tokenizer/tokenizer.json", None, "tokenizer.json: missing"),
     ],
 )
-def test_files_that_are_broken_or_missing_are_named(broken: Path, name: str, content: bytes, message: str):
-    path = broken / "train" / name
+def test_files_that_are_broken_or_missing_are_named(
+    damaged_dataset: Path, name: str, content: bytes, message: str
+):
+    path = damaged_dataset / "train" / name
     path.unlink() if content is None else path.write_bytes(content)
-    split = open_split(str(broken / "train"))
+    split = open_split(str(damaged_dataset / "train"))
     with pytest.raises(DataError, match=message):
         split.statistics(), split.tokenizer_json(), split.origin(0, 0)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b'{"model": {"type": "Unknown", "vocab": {}}}'])
-def test_a_tokenizer_that_cannot_be_loaded_is_named(broken: Path, content: bytes, capsys):
-    path = broken / "tokenizer" / "tokenizer.json"
+def test_a_tokenizer_that_cannot_be_loaded_is_named(damaged_dataset: Path, content: bytes, capsys):
+    path = damaged_dataset / "tokenizer" / "tokenizer.json"
     path.write_bytes(content)
     for verb, *options in (["report"], ["inspect", "--record", "train:0:0"], ["inspect", "--grep", "a"]):
-        assert __main__.run(verb, [str(broken), *options]) == 1
+        assert __main__.run(verb, [str(damaged_dataset), *options]) == 1
         assert f"{verb}: {path}: cannot be loaded: " in capsys.readouterr().err
 
 
-def test_a_shard_that_is_broken_or_missing_is_named(broken: Path):
-    split = open_split(str(broken / "train"))
+def test_a_shard_that_is_broken_or_missing_is_named(damaged_dataset: Path):
+    split = open_split(str(damaged_dataset / "train"))
     path = Path(split.shard_path(0))
     data = path.read_bytes()
     path.write_bytes(data[:-5])

@@ -33,11 +33,11 @@ def make(tmp_path: Path, source: Path, tokenizer_folder: Path):
 
     def run(*options: str) -> list[FinishedSplit]:
         out = tmp_path / "out"
-        given = ["--mix", f"{source}/a.txt*1.5,{source}/b.jsonl*1,{source}/c.txt.gz*2"]
-        common = ["--tokenizer", str(tokenizer_folder), "--output", str(out), "--unit_bytes", "9000"]
+        mix = ["--mix", f"{source}/a.txt*1.5,{source}/b.jsonl*1,{source}/c.txt.gz*2"]
+        common_options = ["--tokenizer", str(tokenizer_folder), "--output", str(out), "--unit_bytes", "9000"]
         splits = ["--splits", "train=0.7,validation=0.3", "--max_length", "48"]
         size = [] if "--num_shards" in options else ["--shard_size", "100"]
-        prepare.main([*given, *common, *splits, *size, *options])
+        prepare.main([*mix, *common_options, *splits, *size, *options])
         return open_dataset(str(out))
 
     return run
@@ -67,7 +67,7 @@ def test_every_row_is_made_of_the_documents_that_are_named(make, source, tokeniz
     tokenizer = Tokenizer.from_file(str(tokenizer_folder / "tokenizer.json"))
     for split in make(*options):
         tracer = Tracer(split)
-        seen: dict[tuple, int] = {}
+        tokens_by_document: dict[tuple, int] = {}
         rows = [
             (split.origin(shard, record), row)
             for shard in range(len(split.manifest["shards"]))
@@ -82,18 +82,18 @@ def test_every_row_is_made_of_the_documents_that_are_named(make, source, tokeniz
                     text_at(source, part.unit.root[len(str(source)) + 1 :] + part.name, part.place)
                 ).ids
                 assert len(encoded) == part.tokens
-                within = slice(part.offset, part.offset + part.end - part.first)
-                assert row.ids[part.first : part.end].tolist() == encoded[within]
+                span = slice(part.offset, part.offset + part.end - part.first)
+                assert row.ids[part.first : part.end].tolist() == encoded[span]
                 key = (part.unit.repeat, part.name, part.place)
-                seen[key] = seen.get(key, 0) + part.end - part.first
+                tokens_by_document[key] = tokens_by_document.get(key, 0) + part.end - part.first
         # Each document's tokens are in the rows once.
-        assert sum(seen.values()) == split.manifest["totals"]["tokens"]
-        assert len(seen) == split.manifest["totals"]["documents"]
+        assert sum(tokens_by_document.values()) == split.manifest["totals"]["tokens"]
+        assert len(tokens_by_document) == split.manifest["totals"]["documents"]
 
 
 @pytest.mark.parametrize("packing", ["concat", "best_fit", "pad"])
 def test_special_tokens_tell_where_documents_meet_just_as_segment_ids_do(make, packing):
-    known = 0
+    boundary_count = 0
     for split in make("--packing", packing, "--segment_ids"):
         tracer = Tracer(split)
         for shard in range(len(split.manifest["shards"])):
@@ -101,9 +101,9 @@ def test_special_tokens_tell_where_documents_meet_just_as_segment_ids_do(make, p
                 starts = tracer.starts(split.origin(shard, record), replace(row, starts=None))
                 assert split.origin(shard, record).is_of_tails == (starts is None)
                 if starts is not None:
-                    known += 1
+                    boundary_count += 1
                     assert starts.tolist() == row.starts.tolist()
-    assert known > 100
+    assert boundary_count > 100
 
 
 def test_special_tokens_that_may_stand_in_the_text_tell_nothing(make):
