@@ -26,10 +26,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     part = re.fullmatch(r"(\d+)/([1-9]\d*)", value)
     if value not in ("none", "all") and not part:
         raise pytest.UsageError(f"--wide is {value!r}; it must be none, all, or two numbers such as 3/12")
-    wide = [item for item in items if item.get_closest_marker("wide")]
+    wide_items = [item for item in items if item.get_closest_marker("wide")]
     step = int(part[2]) if part else 1
-    chosen = [] if value == "none" else wide[int(part[1]) % step if part else 0 :: step]
-    left_out = set(wide) - set(chosen)
-    if left_out:
-        config.hook.pytest_deselected(items=list(left_out))
-        items[:] = [item for item in items if item not in left_out]
+    chosen_items = [] if value == "none" else wide_items[int(part[1]) % step if part else 0 :: step]
+    deselected = set(wide_items) - set(chosen_items)
+    if deselected:
+        config.hook.pytest_deselected(items=list(deselected))
+        items[:] = [item for item in items if item not in deselected]

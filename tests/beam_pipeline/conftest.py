@@ -82,9 +82,10 @@ def dataset(tmp_path_factory: pytest.TempPathFactory, corpus: Path, tokenizer_fo
 @pytest.fixture
 def gcs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator:
     """A stand-in for Cloud Storage with the bucket `data`, which this process and its children use."""
-    from tests.google_cloud.clients import use  # imported late: most tests need no client of Google's
+    # Imported late: most tests need no client of Google's.
+    from tests.google_cloud.clients import redirect_google_cloud
     from tests.google_cloud.gcs import Gcs
 
     with Gcs("data", page_size=7) as stand_in:
-        use(stand_in, tmp_path, monkeypatch)
+        redirect_google_cloud(stand_in, tmp_path, monkeypatch)
         yield stand_in

@@ -48,14 +48,14 @@ def test_with_errors_and_cut_connections_every_byte_is_as_on_a_local_disk(
 ):
     gcs.faults = FAULTS
     prepare.main(arguments(OUT))
-    assert gcs.below(OUT) == undisturbed_content
+    assert gcs.objects_below(OUT) == undisturbed_content
     assert gcs.failures > 30
     assert defects(OUT) == []
     inspection.main([OUT, "--record", "validation:0:3"])
     assert "gs://data/corpus/" in capsys.readouterr().out
     prepare.main(arguments(OUT, "--resume"))
     assert "nothing to do" in capsys.readouterr().out
-    assert gcs.below(OUT) == undisturbed_content
+    assert gcs.objects_below(OUT) == undisturbed_content
 
 
 @pytest.mark.parametrize("output_format", ["parquet", pytest.param("arrayrecord", marks=pytest.mark.wide)])
@@ -68,7 +68,7 @@ def test_converted_in_the_bucket_every_byte_is_as_on_a_local_disk(
     gcs.faults = FAULTS
     convert.main([OUT, "--output_format", output_format, "--output", "gs://data/two"])
     assert gcs.failures > 10
-    actual, expected = gcs.below("gs://data/two"), content(tmp_path / "two")
+    actual, expected = gcs.objects_below("gs://data/two"), content(tmp_path / "two")
     shards = {name for name in expected if not name.endswith(("manifest.json", "report.html"))}
     assert {name: actual[name] for name in shards} == {name: expected[name] for name in shards}
     assert actual.keys() == expected.keys()
@@ -95,19 +95,19 @@ def test_killed_twice_there_is_no_dataset_and_then_a_whole_one(
         gcs.on_request = kill
         assert child.wait(timeout=120) == -signal.SIGKILL
         gcs.on_request = None
-        assert not [name for name in gcs.below(OUT) if name.endswith("manifest.json")]
+        assert not [name for name in gcs.objects_below(OUT) if name.endswith("manifest.json")]
         assert "is not a finished dataset" in defects(OUT)[0]
 
     lock = f"{OUT}/_staging/run.lock"
     run(kill_at="%2Ftrain%2Ftrain-00002-150.tfrecord")  # while a shard is written
-    finished_units = {name for name in gcs.below(OUT) if "/finished/" in name}
+    finished_units = {name for name in gcs.objects_below(OUT) if "/finished/" in name}
     assert finished_units
     gcs.age(lock, 11 * 60)  # older than the lock of a live run can be
     run("--resume", kill_at="/a%2Fdataset%2Ftrain%2Fmanifest.json")
-    assert {name for name in gcs.below(OUT) if "/finished/" in name} > finished_units
+    assert {name for name in gcs.objects_below(OUT) if "/finished/" in name} > finished_units
     gcs.age(lock, 11 * 60)  # older than the lock of a live run can be
     prepare.main(arguments(OUT, "--resume"))
-    assert gcs.below(OUT) == undisturbed_content
+    assert gcs.objects_below(OUT) == undisturbed_content
 
 
 def test_the_last_step_may_run_again_when_all_is_done(gcs: Gcs, monkeypatch: pytest.MonkeyPatch):
@@ -115,9 +115,9 @@ def test_the_last_step_may_run_again_when_all_is_done(gcs: Gcs, monkeypatch: pyt
 
     def commit_twice(*args: object, **keywords: object) -> None:
         commit(*args, **keywords)
-        before = gcs.below(OUT)
+        before = gcs.objects_below(OUT)
         commit(*args, **keywords)  # as after the loss of a worker that had just finished
-        assert gcs.below(OUT) == before
+        assert gcs.objects_below(OUT) == before
 
     monkeypatch.setattr(write, "commit", commit_twice)
     prepare.main(arguments(OUT))
@@ -142,12 +142,12 @@ def test_renaming_and_deleting_with_errors(gcs: Gcs):
         gcs.put(name, name.encode())
     gcs.faults = Faults(error_every=7)
     filesystem.rename(names[0], "gs://data/elsewhere/x")
-    assert gcs.below("gs://data/elsewhere") == {"x": names[0].encode()}
+    assert gcs.objects_below("gs://data/elsewhere") == {"x": names[0].encode()}
     filesystem.delete([names[1], "gs://data/folder/gone"])
-    assert set(gcs.below("gs://data/folder")) == {f"{number:03d}" for number in range(2, 230)}
+    assert set(gcs.objects_below("gs://data/folder")) == {f"{number:03d}" for number in range(2, 230)}
     before = len(gcs.requests)
     filesystem.delete_folder("gs://data/folder")
-    assert gcs.below("gs://data/folder") == {}
+    assert gcs.objects_below("gs://data/folder") == {}
     assert sum(call == "POST /batch/storage/v1" for call in gcs.requests[before:]) < 30
 
 
@@ -156,7 +156,7 @@ def test_deleting_takes_a_request_for_a_hundred_files(gcs: Gcs):
     for name in names:
         gcs.put(name, b"")
     filesystem.delete([*names, "gs://data/folder/gone"])
-    assert gcs.below("gs://data/folder") == {}
+    assert gcs.objects_below("gs://data/folder") == {}
     requests = [call for call in gcs.requests if not call.startswith("DELETE")]  # those are parts of batches
     assert requests.count("POST /batch/storage/v1") == 5
     assert not [call for call in requests if "/o/" in call]  # about one object
@@ -164,10 +164,10 @@ def test_deleting_takes_a_request_for_a_hundred_files(gcs: Gcs):
 
 def test_overwriting_asks_for_no_shard_by_itself(gcs: Gcs):
     prepare.main(arguments(OUT))
-    shards = [name for name in gcs.below(OUT) if name.endswith(".tfrecord")]
+    shards = [name for name in gcs.objects_below(OUT) if name.endswith(".tfrecord")]
     before = len(gcs.requests)
     prepare.main(arguments(OUT, "--overwrite", "--splits", "other=1"))
-    assert not set(shards) & set(gcs.below(OUT))
+    assert not set(shards) & set(gcs.objects_below(OUT))
     shard_requests = [
         call for call in gcs.requests[before:] if call.endswith("tfrecord") and "other" not in call
     ]
@@ -185,7 +185,7 @@ def test_many_small_files_are_opened_ahead_and_read_in_their_order(
         )
     gcs.put("gs://data/small/050.txt", b"a line\n" * 800_000)  # a large one among them
     gcs.on_request = lambda method, path: time.sleep(0.05) if "small" in path else None
-    sizes = {name: len(data) for name, data in gcs.below("gs://data/small").items()}
+    sizes = {name: len(data) for name, data in gcs.objects_below("gs://data/small").items()}
     parts = tuple(Part(name, 0, size) for name, size in sorted(sizes.items()))
     unit = WorkUnit(0, "text", "gs://data/small/", parts, sum(sizes.values()))
     start_time = time.monotonic()
@@ -199,7 +199,7 @@ def test_a_cut_upload_of_several_pieces_goes_on_where_it_was(gcs: Gcs):
     data = os.urandom(20 << 20)
     filesystem.write_bytes("gs://data/large", data)
     assert gcs.failures
-    assert gcs.below("gs://data")["large"] == data
+    assert gcs.objects_below("gs://data")["large"] == data
     gcs.faults = Faults(cut_download_every=2)
     assert filesystem.read_bytes("gs://data/large") == data
 
@@ -225,4 +225,4 @@ def test_what_cannot_be_reached_is_said_in_a_line(gcs: Gcs, capsys: pytest.Captu
     assert re.search(r"/train/train-\d+-\d+\.tfrecord: 403 somebody@example.com", message_of(*arguments(OUT)))
     gcs.on_request = None
     suffixes = (".tfrecord", "manifest.json", "run.lock")
-    assert not [name for name in gcs.below(OUT) if name.endswith(suffixes)]
+    assert not [name for name in gcs.objects_below(OUT) if name.endswith(suffixes)]

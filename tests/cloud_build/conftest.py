@@ -50,7 +50,7 @@ def objects(network: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     for name, part in (("a.txt", documents[:2500]), ("b.txt", documents[2500:])):
         (folder / "corpus" / name).write_text("\n".join(part) + "\n", encoding="utf-8")
     train = ["train-tokenizer", "--input", f"{folder}/corpus/*", "--model", "bpe", "--vocab_size", "600"]
-    here(*train, "--output", f"{folder}/tokenizer")
+    run_here(*train, "--output", f"{folder}/tokenizer")
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -58,31 +58,31 @@ def objects(network: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 def sandbox(objects: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """The sandbox. The images of the commit are in its registry, from the build of a push to main."""
     with ExitStack() as stack:
-        made = Sandbox(tmp_path_factory.mktemp("sandbox"), objects, stack)
-        Build(made, IMAGES).run(to="template")
-        yield made
+        new_sandbox = Sandbox(tmp_path_factory.mktemp("sandbox"), objects, stack)
+        Build(new_sandbox, IMAGES).run(last_step="template")
+        yield new_sandbox
 
 
 @pytest.fixture(scope="session")
 def expected(sandbox: Sandbox) -> dict[str, bytes]:
     """The files of the dataset, made here by Beam's in-process runner."""
     output = f"gs://{BUCKET}/expected"
-    given = ["--input", f"gs://{BUCKET}/corpus/*", "--tokenizer", f"gs://{BUCKET}/tokenizer"]
+    source = ["--input", f"gs://{BUCKET}/corpus/*", "--tokenizer", f"gs://{BUCKET}/tokenizer"]
     authority = str(sandbox.folder / "ca.pem")
     splits = ["--splits", "train=0.9,validation=0.1"]
-    here("prepare", *given, *splits, *ROWS.split(), "--output", output, REQUESTS_CA_BUNDLE=authority)
+    run_here("prepare", *source, *splits, *ROWS.split(), "--output", output, REQUESTS_CA_BUNDLE=authority)
     return sandbox.objects("expected")
 
 
 @pytest.fixture(scope="session")
-def undisturbed(sandbox: Sandbox) -> Build:
+def finished_build(sandbox: Sandbox) -> Build:
     """The finished build of the tag v1.0."""
     build = build_of(sandbox, "v1.0")
     build.run()
     return build
 
 
-def here(*arguments: str, **variables: str) -> None:
+def run_here(*arguments: str, **variables: str) -> None:
     """Runs the pipeline in this environment, not in a container."""
     done = subprocess.run(
         [sys.executable, "-m", "beam_pipeline", *arguments],

@@ -145,11 +145,11 @@ class Container:
             self.send(signal.SIGKILL)
             time.sleep(_POLL_SECONDS)
 
-    def started(self, pid: int) -> None:
+    def record_start(self, pid: int) -> None:
         """Records the process that is the parent of the container's first one."""
         self._write("pid", str(pid))
 
-    def ended(self, status: int) -> None:
+    def record_end(self, status: int) -> None:
         """Records the exit status."""
         self._write("status", str(status))
 
@@ -190,16 +190,16 @@ def _has_started(process: str) -> bool:
 
 def containers() -> list[Container]:
     """Returns all containers."""
-    found = (Path(os.environ["SANDBOX"]) / "containers").glob("*")
-    return [Container(path.name) for path in sorted(found)]
+    folders = (Path(os.environ["SANDBOX"]) / "containers").glob("*")
+    return [Container(path.name) for path in sorted(folders)]
 
 
 def supervise(container: Container) -> int:
     """Runs a new container to its end, and returns its exit status."""
-    described = container.description
-    made = buildah("from", "--pull-never", described["image"]).strip()
+    description = container.description
+    working_container = buildah("from", "--pull-never", description["image"]).strip()
     try:
-        root = Path(buildah("mount", made).strip())
+        root = Path(buildah("mount", working_container).strip())
         with container.log.open("ab") as log:
             process = subprocess.Popen(
                 [
@@ -210,28 +210,28 @@ def supervise(container: Container) -> int:
                     "--kill-child",
                     "sh",
                     "-ec",
-                    _script(root, described),
+                    _script(root, description),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd="/",
             )
-        container.started(process.pid)
+        container.record_start(process.pid)
         status = process.wait()
         status = 128 - status if status < 0 else status
     finally:
-        buildah("rm", made)
-    container.ended(status)
-    if described["removed_at_end"]:
+        buildah("rm", working_container)
+    container.record_end(status)
+    if description["removed_at_end"]:
         container.delete()
     return status
 
 
-def _script(root: Path, described: dict) -> str:
+def _script(root: Path, description: dict) -> str:
     """Returns the commands that become the container's program. A shell in its namespaces runs them."""
     sandbox = Path(os.environ["SANDBOX"])
-    mounts = [f"{sandbox}/hosts:/etc/hosts", f"{sandbox}/ca.pem:{CERTIFICATES}", *described["volumes"]]
+    mounts = [f"{sandbox}/hosts:/etc/hosts", f"{sandbox}/ca.pem:{CERTIFICATES}", *description["volumes"]]
     lines = []
     for mount in mounts:
         source, target, *options = mount.split(":")
@@ -241,13 +241,13 @@ def _script(root: Path, described: dict) -> str:
         if options:
             lines.append(f"mount -o remount,bind,{options[0]} {place}")
     lines += [f"mount -t proc proc {root}/proc", f"mount --rbind /dev {root}/dev"]
-    user = described["user"] or "0"
+    user = description["user"] or "0"
     home = "/root" if user == "0" else _home(root, user)
-    variables = dict(each.split("=", 1) for each in described["environment"])
+    variables = dict(each.split("=", 1) for each in description["environment"])
     variables = {"HOME": home, "PATH": "/usr/local/bin:/usr/bin:/bin"} | variables | _ENVIRONMENT
     group = user if ":" in user else f"{user}:{user}"
-    words = ["chroot", f"--userspec={group}", str(root), "env", "-i", f"--chdir={described['folder']}"]
-    words += [*(f"{name}={value}" for name, value in variables.items()), *described["command"]]
+    words = ["chroot", f"--userspec={group}", str(root), "env", "-i", f"--chdir={description['folder']}"]
+    words += [*(f"{name}={value}" for name, value in variables.items()), *description["command"]]
     return "\n".join([*lines, f"exec {shlex.join(words)}"])
 
 

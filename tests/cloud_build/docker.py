@@ -36,11 +36,11 @@ def build(words: Sequence[str]) -> None:
     parser.add_argument("--target")
     parser.add_argument("--tag", required=True)
     parser.add_argument("context")
-    given = parser.parse_args(words)
-    options = [*OFFLINE, "--file", given.file, "--tag", given.tag]
-    options += [word for each in given.build_arg for word in ("--build-arg", each)]
-    options += ["--target", given.target] if given.target else []
-    print(buildah("build", *options, given.context))
+    args = parser.parse_args(words)
+    options = [*OFFLINE, "--file", args.file, "--tag", args.tag]
+    options += [word for each in args.build_arg for word in ("--build-arg", each)]
+    options += ["--target", args.target] if args.target else []
+    print(buildah("build", *options, args.context))
 
 
 def push(words: Sequence[str]) -> None:
@@ -88,43 +88,43 @@ def run(words: Sequence[str]) -> int:
         parser.add_argument(option, action="append", default=[])
     parser.add_argument("image")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)  # without a "--" at their beginning
-    given = parser.parse_args(words)
-    image, arguments = Registry().find(given.image).local, words[words.index(given.image) + 1 :]
+    args = parser.parse_args(words)
+    image, arguments = Registry().find(args.image).local_name, words[words.index(args.image) + 1 :]
     if "MACHINE_WITHOUT_TPU" in os.environ:
         assert Registry.repository(image).endswith("/trainer"), image
         image = "localhost/trainer:cpu"
         arguments = [*arguments, "--strategy", "cpu"]
     config = inspect(image)["OCIv1"]["config"]
-    entrypoint = [given.entrypoint] if given.entrypoint else config["Entrypoint"]
-    container = Container(given.name)
+    entrypoint = [args.entrypoint] if args.entrypoint else config["Entrypoint"]
+    container = Container(args.name)
     container.create(
         image=image,
         command=[*entrypoint, *(arguments or config.get("Cmd", []))],
-        environment=[*config.get("Env", []), *given.env],
-        user=given.user or config.get("User", ""),
+        environment=[*config.get("Env", []), *args.env],
+        user=args.user or config.get("User", ""),
         folder=config.get("WorkingDir") or "/",
-        volumes=given.volume,
-        removed_at_end=given.rm,
+        volumes=args.volume,
+        removed_at_end=args.rm,
     )
     supervisor = subprocess.Popen(
-        [sys.executable, "-S", "-m", "tests.cloud_build.docker", "supervise", given.name],
+        [sys.executable, "-S", "-m", "tests.cloud_build.docker", "supervise", args.name],
         start_new_session=True,  # it outlives this client
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    if given.detach:
-        print(given.name)
+    if args.detach:
+        print(args.name)
         return 0
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: container.send(number))
     with container.log.open("rb") as log:
         while True:
-            ended = supervisor.poll() is not None
+            has_ended = supervisor.poll() is not None
             while text := log.read(1 << 16):
                 sys.stdout.buffer.write(text)
             sys.stdout.flush()
-            if ended:
+            if has_ended:
                 return supervisor.returncode
             time.sleep(_POLL_SECONDS)
 
@@ -133,9 +133,9 @@ def stop(words: Sequence[str]) -> None:
     parser = _parser("stop")
     parser.add_argument("-t", type=float, default=10)
     parser.add_argument("name")
-    given = parser.parse_args(words)
-    Container(given.name).stop(given.t)
-    print(given.name)
+    args = parser.parse_args(words)
+    Container(args.name).stop(args.t)
+    print(args.name)
 
 
 def remove(words: Sequence[str]) -> None:
@@ -151,9 +151,9 @@ def logs(words: Sequence[str]) -> None:
     parser = _parser("logs")
     parser.add_argument("--tail", type=int, required=True)
     parser.add_argument("name")
-    given = parser.parse_args(words)
-    lines = Container(given.name).check().log.read_text(errors="replace").splitlines(keepends=True)
-    sys.stdout.write("".join(lines[-given.tail :]))
+    args = parser.parse_args(words)
+    lines = Container(args.name).check().log.read_text(errors="replace").splitlines(keepends=True)
+    sys.stdout.write("".join(lines[-args.tail :]))
 
 
 def list_containers(words: Sequence[str]) -> None:

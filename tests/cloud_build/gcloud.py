@@ -48,15 +48,15 @@ def main() -> int:
 def _parse(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Returns positional arguments and flags of a command. `check` has accepted them."""
     places, flags = [], {}
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
+    remaining_words = list(words)
+    while remaining_words:
+        word = remaining_words.pop(0)
         if not word.startswith("--"):
             places.append(word)
         elif word in ("--full", "--force", "--quiet", "--async"):
             flags[word] = ""
         else:
-            flags[word] = rest.pop(0)
+            flags[word] = remaining_words.pop(0)
     return places, flags
 
 
@@ -95,9 +95,9 @@ def cancel_job(places: list[str], flags: dict[str, str]) -> Iterator[str]:
 
 
 def list_queued_resources(places: list[str], flags: dict[str, str]) -> Iterator[str]:
-    for found in _json("GET", _queued_resources(flags)).get("queuedResources", []):
-        if _matches(found, flags["--filter"]):
-            yield _format(found, flags)
+    for resource in _json("GET", _queued_resources(flags)).get("queuedResources", []):
+        if _matches(resource, flags["--filter"]):
+            yield _format(resource, flags)
 
 
 def delete_queued_resource(places: list[str], flags: dict[str, str]) -> Iterator[str]:
@@ -140,26 +140,26 @@ def _vertex(flags: dict[str, str]) -> tuple[str, str]:
     return host, f"projects/{flags['--project']}/locations/{region}"
 
 
-def _matches(found: dict, condition: str) -> bool:
+def _matches(resource: dict, condition: str) -> bool:
     """Returns whether a resource fulfils PATH=VALUE, in which `[]` stands for any element."""
-    path, _, wanted = condition.partition("=")
-    values: list[Any] = [found]
+    path, _, expected = condition.partition("=")
+    values: list[Any] = [resource]
     for key in path.split("."):
         values = [value[key.removesuffix("[]")] for value in values if key.removesuffix("[]") in value]
         if key.endswith("[]"):
             values = [element for value in values for element in value]
-    return wanted in values
+    return expected in values
 
 
-def _format(found: dict, flags: dict[str, str]) -> str:
+def _format(resource: dict, flags: dict[str, str]) -> str:
     """Returns the keys of `--format value(KEY,…)`, separated by tabs. A missing one is empty."""
     keys = re.fullmatch(r"value\((.*)\)", flags["--format"])[1].split(",")
-    return "\t".join(_value(found, key) for key in keys)
+    return "\t".join(_value(resource, key) for key in keys)
 
 
-def _value(found: dict, key: str) -> str:
+def _value(resource: dict, key: str) -> str:
     name = key.removesuffix(".basename()")
-    value: Any = found
+    value: Any = resource
     for part in name.split("."):
         value = value.get(part, {})
     text = value if isinstance(value, str) else ""
@@ -172,8 +172,8 @@ def _json(method: str, url: str) -> dict:
 
 def _ask(method: str, url: str, body: bytes | None = None) -> bytes:
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
-    trusted = ssl.create_default_context(cafile=f"{os.environ['SANDBOX']}/ca.pem")
-    tls = {"context": trusted} if url.startswith("https") else {}
+    tls_context = ssl.create_default_context(cafile=f"{os.environ['SANDBOX']}/ca.pem")
+    tls = {"context": tls_context} if url.startswith("https") else {}
     with urlopen(Request(url, body, headers, method=method), timeout=60, **tls) as answer:
         return answer.read()
 

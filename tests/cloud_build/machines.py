@@ -25,21 +25,21 @@ class TpuWithHost(Tpu):
         start: Starts programs.
         metadata: The host's metadata server.
         folder: The host's files.
-        where: See `ResourceLives`.
+        options: See `ResourceLifecycles`.
     """
 
-    def __init__(self, start: Start, metadata: MetadataServer, folder: Path, **where: Any):
-        super().__init__(**where)
+    def __init__(self, start: Start, metadata: MetadataServer, folder: Path, **options: Any):
+        super().__init__(**options)
         self._start, self._metadata, self._folder = start, metadata, folder
         self._host: subprocess.Popen | None = None
 
     @property
-    def remains(self) -> bool:
+    def exists(self) -> bool:
         """Whether a TPU exists that is not being deleted, or a host runs."""
-        return self.left or self._host is not None
+        return self.resource_exists or self._host is not None
 
     def create(self, body: dict) -> None:
-        self._lives.append([*_IN_PROVISIONING, self._boot, "ACTIVE"])
+        self._lifecycles.append([*_IN_PROVISIONING, self._boot, "ACTIVE"])
         super().create(body)
 
     def serve(self, request: Request) -> Response:
@@ -53,8 +53,11 @@ class TpuWithHost(Tpu):
 
     def _boot(self, metadata: dict[str, str]) -> None:
         self._folder.mkdir(exist_ok=True)
-        own = {"agent-worker-number": "0", "worker-network-endpoints": "unknown:unknown:127.0.0.1"}
-        self._metadata.attributes = metadata | own
+        default_attributes = {
+            "agent-worker-number": "0",
+            "worker-network-endpoints": "unknown:unknown:127.0.0.1",
+        }
+        self._metadata.attributes = metadata | default_attributes
         script = self._folder / "startup-script"
         script.write_text(metadata["startup-script"])
         self._host = self._start("bash", str(script), TOKENMILL_FOLDER=str(self._folder), **NO_TPU)
@@ -65,11 +68,11 @@ class VertexWithMachine(Vertex):
 
     Args:
         start: Starts programs.
-        where: See `Vertex`.
+        options: See `Vertex`.
     """
 
-    def __init__(self, start: Start, **where: Any):
-        super().__init__(**where)
+    def __init__(self, start: Start, **options: Any):
+        super().__init__(**options)
         self._start = start
         self._containers: dict[str, subprocess.Popen] = {}
 
@@ -84,17 +87,17 @@ class VertexWithMachine(Vertex):
 
     def serve(self, request: Request) -> Response:
         response = super().serve(request)
-        for name in set(self._containers) - set(self.active):
+        for name in set(self._containers) - set(self.active_jobs):
             self._start("docker", "rm", "--force", _container_name(name)).wait()
             self._containers.pop(name).wait()
         return response
 
     def _go_on(self, name: str) -> None:
-        if name in self.active:
+        if name in self.active_jobs:
             status = self._containers[name].poll()
-            ended = {None: "RUNNING", 0: "SUCCEEDED"}.get(status, "FAILED")
-            self.jobs[name]["state"] = f"JOB_STATE_{ended}"
-            if ended == "FAILED":
+            state = {None: "RUNNING", 0: "SUCCEEDED"}.get(status, "FAILED")
+            self.jobs[name]["state"] = f"JOB_STATE_{state}"
+            if state == "FAILED":
                 self.jobs[name]["error"] = {"code": 3, "message": f"exit status {status}"}
 
 

@@ -18,7 +18,7 @@ class Entry:
 
     digest: str
     """sha256:…"""
-    local: str
+    local_name: str
     """Its name in buildah's storage."""
 
 
@@ -39,20 +39,20 @@ class Registry:
         Raises:
             Failure: If there is none.
         """
-        found = self._read().get(image)
-        if found is None:
+        entry = self._read().get(image)
+        if entry is None:
             raise Failure(f"manifest for {image} not found: manifest unknown: manifest unknown")
-        return Entry(**found)
+        return Entry(**entry)
 
     def push(self, image: str, digest: str) -> str:
         """Adds an image of buildah's storage, and returns its digest."""
         with self._path.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            entry = {"digest": digest, "local": image}
+            entry = {"digest": digest, "local_name": image}
             content = self._read() | {image: entry, f"{self.repository(image)}@{digest}": entry}
-            new = self._path.with_suffix(".new")
-            new.write_text(json.dumps(content))
-            new.rename(self._path)
+            new_path = self._path.with_suffix(".new")
+            new_path.write_text(json.dumps(content))
+            new_path.rename(self._path)
         return digest
 
     def _read(self) -> dict[str, dict[str, str]]:

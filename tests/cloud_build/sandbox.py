@@ -139,22 +139,24 @@ class Sandbox:
         self.dataflow = stack.enter_context(Dataflow(self.storage, jobs, PROJECT, REGION))
         self.tools.environment["DATAFLOW"] = self.dataflow.url
         stack.enter_context(dataflow_grpc.serving(self.dataflow, f"{_DATAFLOW}:443", folder))
-        where: dict[str, Any] = {"project": PROJECT, "port": 443, "tls": tls}
-        tpu = TpuWithHost(self.tools.start, metadata, folder / "host", address=_TPU, **where)
+        server_options: dict[str, Any] = {"project": PROJECT, "port": 443, "tls": tls}
+        tpu = TpuWithHost(self.tools.start, metadata, folder / "host", address=_TPU, **server_options)
         self.tpu = stack.enter_context(tpu)
-        self.vertex = stack.enter_context(VertexWithMachine(self.tools.start, address=_VERTEX, **where))
+        self.vertex = stack.enter_context(
+            VertexWithMachine(self.tools.start, address=_VERTEX, **server_options)
+        )
         stack.callback(self._remove_containers)
 
-    def remains(self) -> dict[str, list[str]]:
+    def remaining_resources(self) -> dict[str, list[str]]:
         """Returns what runs, or is rented, by kind. Kinds without any are missing."""
-        found = {
+        names_by_kind = {
             "containers": self.tools.containers(),
-            "Dataflow": [job.id for job in self.dataflow.active],
+            "Dataflow": [job.id for job in self.dataflow.active_jobs],
             "Flink": [job] if (job := self.flink.running_job()) else [],
-            "TPU": ["a TPU"] if self.tpu.remains else [],
-            "Vertex": self.vertex.active,
+            "TPU": ["a TPU"] if self.tpu.remaining_resources else [],
+            "Vertex": self.vertex.active_jobs,
         }
-        return {kind: names for kind, names in found.items() if names}
+        return {kind: names for kind, names in names_by_kind.items() if names}
 
     def objects(self, folder: str) -> dict[str, bytes]:
         """Returns the objects below a folder of the bucket, by their names relative to it."""

@@ -39,10 +39,10 @@ class Build:
         self._build = load(file)
         self._values = {**BUILT_IN, "BUILD_ID": self.id, **self._build.substitutions, **values}
 
-    def run(self, *, to: str | None = None) -> None:
+    def run(self, *, last_step: str | None = None) -> None:
         """Runs the steps that have not run, up to and without the step `to`. Each must succeed."""
         for step in self._build.steps:
-            if step.id == to:
+            if step.id == last_step:
                 return
             if not self._output(step.id).exists():
                 status = self.start(step.id).wait()
@@ -50,12 +50,12 @@ class Build:
 
     def start(self, step: str, **values: str) -> Step:
         """Starts a step, with other values of some substitutions."""
-        [found] = [each for each in self._build.steps if each.id == step]
+        [build_step] = [each for each in self._build.steps if each.id == step]
         with self._output(step).open("wb") as output:
             tools = self.sandbox.tools.environment
             streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
             return Step(
-                self, step, start_step(found, self._values | values, self.workspace, tools, **streams)
+                self, step, start_step(build_step, self._values | values, self.workspace, tools, **streams)
             )
 
     def output(self, step: str) -> str:
@@ -80,9 +80,9 @@ class Step:
         """Waits for its end, and returns its exit status."""
         return self._process.wait(timeout=1800)
 
-    def wait_until(self, what: str, reached: Callable[[], bool]) -> None:
+    def wait_until(self, description: str, condition: Callable[[], bool]) -> None:
         """Waits until something is so, while the step runs."""
-        wait_for(f"{self._name}: {what}", lambda: reached() or None, self._check_running)
+        wait_for(f"{self._name}: {description}", lambda: condition() or None, self._check_running)
         self._check_running()
 
     def cancel(self) -> int:

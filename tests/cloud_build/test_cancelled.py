@@ -13,10 +13,10 @@ _TERMINATED = 128 + signal.SIGTERM
 
 
 def test_builds_that_are_cancelled_in_each_step_end_with_the_dataset_and_model_of_an_undisturbed_one(
-    sandbox: Sandbox, expected: dict[str, bytes], undisturbed: Build
+    sandbox: Sandbox, expected: dict[str, bytes], finished_build: Build
 ) -> None:
     build = build_of(sandbox, "v2.0")
-    build.run(to="dataset")
+    build.run(last_step="dataset")
     step = build.start("dataset")
     step.wait_until("the container runs", lambda: "prepare" in sandbox.tools.containers())
     assert_cancelled(step, sandbox, "v2-0")
@@ -28,20 +28,20 @@ def test_builds_that_are_cancelled_in_each_step_end_with_the_dataset_and_model_o
     assert not manifests(sandbox, "v2-0")
 
     build = build_of(sandbox, "v2.0")
-    build.run(to="verify")
+    build.run(last_step="verify")
     assert sandbox.objects("datasets/v2-0") == expected
     step = build.start("verify")
     step.wait_until("the job runs", lambda: sandbox.flink.running_job() is not None)
     assert_cancelled(step, sandbox, "v2-0")
     assert build.start("verify").wait() == 0
 
-    build.run(to="train")
+    build.run(last_step="train")
     for service in ("tpu", "vertex"):
         step = start_training(build, sandbox, "v2-0", service)
         assert_cancelled(step, sandbox, "v2-0")
         assert "summary.json" not in sandbox.objects("runs/v2-0")
     start_training(build, sandbox, "v2-0", "vertex").kill("launch")
-    assert sandbox.vertex.active
+    assert sandbox.vertex.active_jobs
     clean_up(sandbox, build)
 
     build_of(sandbox, "v2.0", _SERVICE="vertex").run()
@@ -51,30 +51,30 @@ def test_builds_that_are_cancelled_in_each_step_end_with_the_dataset_and_model_o
 
 
 def test_what_a_killed_build_leaves_is_cleaned_up(sandbox: Sandbox, expected: dict[str, bytes]) -> None:
-    killed = build_of(sandbox, "v3.0")
-    killed.run(to="dataset")
-    step = killed.start("dataset")
+    killed_build = build_of(sandbox, "v3.0")
+    killed_build.run(last_step="dataset")
+    step = killed_build.start("dataset")
     step.wait_until("some work units are finished", lambda: bool(units(sandbox, "v3-0")))
     step.kill("prepare")
-    assert {"containers", "Dataflow"} <= set(sandbox.remains())
-    clean_up(sandbox, killed)
+    assert {"containers", "Dataflow"} <= set(sandbox.remaining_resources())
+    clean_up(sandbox, killed_build)
     assert not manifests(sandbox, "v3-0")
 
     # The killed launcher may still be alive somewhere, so its lock holds for some minutes.
     build = build_of(sandbox, "v3.0")
-    build.run(to="dataset")
+    build.run(last_step="dataset")
     step = build.start("dataset")
     assert step.wait() == 2
     lock = f"gs://{BUCKET}/datasets/v3-0/_staging/run.lock"
     assert "its lock expires" in step.output and f"delete {lock}" in step.output
-    assert sandbox.remains() == {}
+    assert sandbox.remaining_resources() == {}
     sandbox.storage.delete(lock)
     assert build.start("dataset").wait() == 0
     assert sandbox.objects("datasets/v3-0") == expected
 
-    build.run(to="train")
+    build.run(last_step="train")
     start_training(build, sandbox, "v3-0", "tpu").kill("launch")
-    assert sandbox.tpu.remains
+    assert sandbox.tpu.exists
     clean_up(sandbox, build)
     step = build.start("train")
     assert step.wait() == 0, step.output
@@ -84,9 +84,9 @@ def test_what_a_killed_build_leaves_is_cleaned_up(sandbox: Sandbox, expected: di
 
 def start_training(build: Build, sandbox: Sandbox, name: str, service: str) -> Step:
     """Starts the training, and waits until it has gone on, beyond its first checkpoint."""
-    wanted = max(2, len(metrics(sandbox, name)) + 1)
+    steps_to_reach = max(2, len(metrics(sandbox, name)) + 1)
     step = build.start("train", _SERVICE=service)
-    step.wait_until("the training goes on", lambda: len(metrics(sandbox, name)) >= wanted)
+    step.wait_until("the training goes on", lambda: len(metrics(sandbox, name)) >= steps_to_reach)
     return step
 
 
@@ -98,7 +98,7 @@ def assert_cancelled(step: Step, sandbox: Sandbox, name: str) -> None:
 
 def assert_nothing_remains(sandbox: Sandbox, name: str) -> None:
     """Checks that nothing runs or is rented, and that nothing of the tag `name` is locked."""
-    assert sandbox.remains() == {}
+    assert sandbox.remaining_resources() == {}
     assert "_staging/run.lock" not in sandbox.objects(f"datasets/{name}")
     assert "launch/launcher.json" not in sandbox.objects(f"runs/{name}")
     assert not [path for path in sandbox.objects("tmp") if "tokenmill-verify" in path]
@@ -107,7 +107,7 @@ def assert_nothing_remains(sandbox: Sandbox, name: str) -> None:
 def clean_up(sandbox: Sandbox, build: Build) -> None:
     """Runs the build that follows a failed one, and waits until its effects are there."""
     Build(sandbox, CLEAN_UP, _BUILD=build.id).run()
-    wait_for("the end of what was cancelled", lambda: True if not sandbox.remains() else None)
+    wait_for("the end of what was cancelled", lambda: True if not sandbox.remaining_resources() else None)
 
 
 def units(sandbox: Sandbox, name: str) -> list[str]:

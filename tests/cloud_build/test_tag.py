@@ -13,7 +13,7 @@ from tests.images.buildah import PIPELINE, inspect
 
 
 def test_a_tag_becomes_a_model_of_known_provenance(
-    sandbox: Sandbox, expected: dict[str, bytes], undisturbed: Build
+    sandbox: Sandbox, expected: dict[str, bytes], finished_build: Build
 ) -> None:
     assert sandbox.objects("datasets/v1-0") == expected
     run = f"gs://{BUCKET}/runs/v1-0"
@@ -25,13 +25,13 @@ def test_a_tag_becomes_a_model_of_known_provenance(
     provenance = json.loads(sandbox.storage.read(f"{run}/launch/provenance.json"))
     manifest = expected["train/manifest.json"]
     images = {
-        name: (undisturbed.workspace / f"{name}-image").read_text().strip()
+        name: (finished_build.workspace / f"{name}-image").read_text().strip()
         for name in ("pipeline", "trainer")
     }
     assert provenance == {
         "tag": "v1.0",
         "commit": BUILT_IN["COMMIT_SHA"],
-        "build": undisturbed.id,
+        "build": finished_build.id,
         "pipeline_image": images["pipeline"],
         "trainer_image": images["trainer"],
         "dataset": f"gs://{BUCKET}/datasets/v1-0",
@@ -41,7 +41,7 @@ def test_a_tag_becomes_a_model_of_known_provenance(
         "fit_options": FIT,
     }
     assert f"TOKENMILL_PIPELINE_IMAGE={PIPELINE}" in inspect(PIPELINE)["OCIv1"]["config"]["Env"]
-    jobs = [job for job in sandbox.dataflow.jobs.values() if job.labels["build"] == undisturbed.id]
+    jobs = [job for job in sandbox.dataflow.jobs.values() if job.labels["build"] == finished_build.id]
     assert [job.labels["verb"] for job in jobs] == ["prepare", "verify"]
     for job in jobs:
         [pool] = job.environment.worker_pools
@@ -49,5 +49,5 @@ def test_a_tag_becomes_a_model_of_known_provenance(
     nodes = [each["node"] for body in sandbox.tpu.created for each in body["tpu"]["nodeSpec"]]
     [node] = [each for each in nodes if each["labels"]["run"] == "v1-0"]
     assert node["metadata"]["tokenmill-image"] == images["trainer"]
-    assert node["labels"] == {"run": "v1-0", "build": undisturbed.id, "commit": BUILT_IN["COMMIT_SHA"]}
-    assert sandbox.remains() == {}
+    assert node["labels"] == {"run": "v1-0", "build": finished_build.id, "commit": BUILT_IN["COMMIT_SHA"]}
+    assert sandbox.remaining_resources() == {}

@@ -36,7 +36,7 @@ def load(path: Path) -> cloudbuild_v1.Build:
     return cloudbuild_v1.Build.wrap(message)
 
 
-def resolved(text: str, values: Mapping[str, str]) -> str:
+def resolve(text: str, values: Mapping[str, str]) -> str:
     """Replaces the substitutions in `text`, including nested ones.
 
     Raises:
@@ -65,8 +65,10 @@ def start_step(
     """
     path = workspace.parent / f"{step.id}.sh"
     path.write_text(step.script.replace("/workspace", str(workspace)))
-    given = dict(resolved(each, values).split("=", 1) for each in step.env)
-    return subprocess.Popen(["bash", path], env={**environment, **given}, cwd=ROOT, text=True, **options)
+    step_environment = dict(resolve(each, values).split("=", 1) for each in step.env)
+    return subprocess.Popen(
+        ["bash", path], env={**environment, **step_environment}, cwd=ROOT, text=True, **options
+    )
 
 
 def run_trainer(*words: str) -> str:
@@ -83,7 +85,7 @@ def run_trainer(*words: str) -> str:
 class Outcome:
     """The result of a build."""
 
-    failed: str | None
+    failed_step: str | None
     """The step that failed, or None."""
     error: str
     """Its stderr."""
@@ -91,7 +93,7 @@ class Outcome:
     """The calls of tools, in order."""
     workspace: Path
 
-    def of(self, *words: str) -> list[list[str]]:
+    def calls_of(self, *words: str) -> list[list[str]]:
         """Returns the calls that begin with `words`."""
         return [call for call in self.calls if call[: len(words)] == list(words)]
 
@@ -106,8 +108,8 @@ class Machine:
 
     def __init__(self, folder: Path, answers: Answers):
         self.workspace, self.tools = folder / "workspace", folder / "tools"
-        for made in (self.workspace, self.tools):
-            made.mkdir()
+        for new_folder in (self.workspace, self.tools):
+            new_folder.mkdir()
         source = Path(__file__).with_name("recorded_tool.py").read_text()
         for tool in ("gcloud", "kubectl", "docker"):
             (self.tools / tool).write_text(f"#!{sys.executable} -S\n{source}")
@@ -128,14 +130,14 @@ class Machine:
 
     def run(self, build: cloudbuild_v1.Build, **values: str) -> Outcome:
         """Runs the steps of a build in order, up to the first failure. `values` are substitutions."""
-        known = {**BUILT_IN, **build.substitutions, **values}
+        substitutions = {**BUILT_IN, **build.substitutions, **values}
         for step in build.steps:
-            process = self.start(step, known)
+            process = self.start(step, substitutions)
             _, error = process.communicate(timeout=60)
             if process.returncode != 0:
                 return self.outcome(step.id, error)
         return self.outcome(None, "")
 
-    def outcome(self, failed: str | None, error: str) -> Outcome:
+    def outcome(self, failed_step: str | None, error: str) -> Outcome:
         calls = [json.loads(line) for line in self._calls.read_text().splitlines()]
-        return Outcome(failed=failed, error=error, calls=calls, workspace=self.workspace)
+        return Outcome(failed_step=failed_step, error=error, calls=calls, workspace=self.workspace)

@@ -76,8 +76,12 @@ def gcloud_flags() -> dict:
         for word in command.split():
             node = node["commands"][word]
         commands[command] = node["flags"]
-    everywhere = module.STATIC_COMPLETION_CLI_TREE["flags"]
-    return {"version": (root / "VERSION").read_text().strip(), "everywhere": everywhere, "commands": commands}
+    global_flags = module.STATIC_COMPLETION_CLI_TREE["flags"]
+    return {
+        "version": (root / "VERSION").read_text().strip(),
+        "everywhere": global_flags,
+        "commands": commands,
+    }
 
 
 def docker_flags() -> dict:
@@ -88,10 +92,10 @@ def docker_flags() -> dict:
             ["docker", command, "--help"], capture_output=True, text=True, check=True
         ).stdout
         flags = {}
-        for short, long, kind in re.findall(
+        for short_name, long_name, kind in re.findall(
             r"^\s+(?:(-\w), )?\s*(--[\w-]+)( [a-z]\w*)?(?:\s{2}|$)", text, re.MULTILINE
         ):
-            flags |= {name: "value" if kind else "bool" for name in (short, long) if name}
+            flags |= {name: "value" if kind else "bool" for name in (short_name, long_name) if name}
         commands[command] = flags
     version = subprocess.run(["docker", "--version"], capture_output=True, text=True, check=True).stdout
     return {"version": re.search(r"[\d.]+\d", version)[0], "everywhere": {}, "commands": commands}
@@ -102,12 +106,16 @@ def kubectl_flags() -> dict:
 
     def flags(*words: str) -> dict:
         text = subprocess.run(["kubectl", *words], capture_output=True, text=True, check=True).stdout
-        found = {}
-        for short, long, default in re.findall(r"^\s+(?:(-\w), )?(--[\w-]+)=(.*):$", text, re.MULTILINE):
+        flag_kinds = {}
+        for short_name, long_name, default in re.findall(
+            r"^\s+(?:(-\w), )?(--[\w-]+)=(.*):$", text, re.MULTILINE
+        ):
             kind = "bool" if default in ("true", "false") else "value"
             # A flag that is on can only be turned off by a value.
-            found |= {name: "value" if default == "true" else kind for name in (short, long) if name}
-        return found
+            flag_kinds |= {
+                name: "value" if default == "true" else kind for name in (short_name, long_name) if name
+            }
+        return flag_kinds
 
     version = subprocess.run(
         ["kubectl", "version", "--client"], capture_output=True, text=True, check=False

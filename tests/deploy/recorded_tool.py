@@ -31,25 +31,25 @@ def check(tool: str, words: list[str]) -> str:
     if command is None:
         raise ValueError(f"no such command in commands.json: {tool} {' '.join(words)}")
     flags = RECORD[tool]["everywhere"] | commands[command]
-    rest = words[len(command.split()) :]
-    while rest:
-        word, *rest = rest
+    remaining_words = words[len(command.split()) :]
+    while remaining_words:
+        word, *remaining_words = remaining_words
         if not word.startswith("-") or word == "-":
             if (tool, command) == ("docker", _AFTER_IMAGE):
                 break
             continue
-        name, given, value = word.partition("=")
+        name, has_value, value = word.partition("=")
         kind = flags.get(name)
         if kind is None:
             raise ValueError(f"{tool} {command} has no flag {name}")
         if kind == "bool":
-            if given:
+            if has_value:
                 raise ValueError(f"{tool} {command}: {name} takes no value")
             continue
-        if not given:
-            if not rest:
+        if not has_value:
+            if not remaining_words:
                 raise ValueError(f"{tool} {command}: {name} needs a value")
-            value, *rest = rest
+            value, *remaining_words = remaining_words
         if isinstance(kind, list) and value not in kind:
             raise ValueError(f"{tool} {command}: {name} is {value!r}; it must be one of {kind}")
     return command

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from google.cloud.devtools import cloudbuild_v1
 
-from tests.deploy.builds import BUILT_IN, FILES, ROOT, VARIABLE, Machine, load, resolved, run_trainer
+from tests.deploy.builds import BUILT_IN, FILES, ROOT, VARIABLE, Machine, load, resolve, run_trainer
 
 Option = cloudbuild_v1.BuildOptions
 REGISTRY = "europe-west4-docker.pkg.dev/my-project/tokenmill"
@@ -43,7 +43,7 @@ def test_options_timeouts_and_accounts(path: Path) -> None:
     assert 0 < build.timeout.total_seconds() <= 24 * 3600  # Cloud Build's limit
     for step in build.steps:
         assert 0 < step.timeout.total_seconds() <= build.timeout.total_seconds(), step.id
-    account = resolved(build.service_account, BUILT_IN)
+    account = resolve(build.service_account, BUILT_IN)
     assert re.fullmatch(
         r"projects/my-project/serviceAccounts/tokenmill-[a-z-]+@my-project\.iam\.gserviceaccount\.com",
         account,
@@ -56,22 +56,24 @@ def test_each_file_has_its_own_account() -> None:
 
 def after(path: Path) -> dict[str, set[str]]:
     """Returns, for each step, the steps that have ended when it starts."""
-    found: dict[str, set[str]] = {}
+    earlier_steps: dict[str, set[str]] = {}
     for step in load(path).steps:
-        named = {"-": set()}
-        direct = [named.get(name, {name} | found.get(name, set())) for name in step.wait_for]
+        steps_by_name = {"-": set()}
+        direct_steps = [
+            steps_by_name.get(name, {name} | earlier_steps.get(name, set())) for name in step.wait_for
+        ]
         # Without waitFor, a step waits for all previous ones.
-        found[step.id] = set().union(*direct) if step.wait_for else set(found)
-    return found
+        earlier_steps[step.id] = set().union(*direct_steps) if step.wait_for else set(earlier_steps)
+    return earlier_steps
 
 
 @each_file
 def test_steps_wait_for_steps_before_them(path: Path) -> None:
-    seen: set[str] = set()
+    earlier_steps: set[str] = set()
     for step in load(path).steps:
-        assert step.id and step.id not in seen
-        assert set(step.wait_for) <= seen | {"-"}, step.id
-        seen.add(step.id)
+        assert step.id and step.id not in earlier_steps
+        assert set(step.wait_for) <= earlier_steps | {"-"}, step.id
+        earlier_steps.add(step.id)
 
 
 def test_independent_steps_run_in_parallel() -> None:
@@ -89,21 +91,21 @@ def test_independent_steps_run_in_parallel() -> None:
 @each_file
 def test_every_substitution_is_defined_and_used(path: Path) -> None:
     build = load(path)
-    outside = [
+    step_texts = [
         build.service_account,
         *(text for step in build.steps for text in (step.name, *step.env, *step.args)),
     ]
-    inside = list(build.substitutions.values())
-    used = {match[1] or match[2] for text in outside + inside for match in VARIABLE.finditer(text)}
-    assert used <= set(BUILT_IN) | set(build.substitutions)
-    directly = {match[1] or match[2] for text in outside for match in VARIABLE.finditer(text)}
-    assert set(build.substitutions) <= directly  # MUST_MATCH may not count uses in other values
+    values = list(build.substitutions.values())
+    used_names = {match[1] or match[2] for text in step_texts + values for match in VARIABLE.finditer(text)}
+    assert used_names <= set(BUILT_IN) | set(build.substitutions)
+    names_used_in_steps = {match[1] or match[2] for text in step_texts for match in VARIABLE.finditer(text)}
+    assert set(build.substitutions) <= names_used_in_steps  # MUST_MATCH may not count uses in other values
     assert all(name.startswith("_") for name in build.substitutions)
-    nested = any(VARIABLE.search(text) for text in inside)
+    nested = any(VARIABLE.search(text) for text in values)
     assert not nested or build.options.dynamic_substitutions
     for step in build.steps:
         for text in step.env:
-            resolved(text, {**BUILT_IN, **build.substitutions})
+            resolve(text, {**BUILT_IN, **build.substitutions})
 
 
 @each_step
@@ -114,10 +116,10 @@ def test_scripts_pass_shellcheck(path: Path, number: int) -> None:
     # Cloud Build does not substitute in scripts: a substitution would be an unset variable, and $$ the process id.
     assert "$$" not in step.script
     assert not re.search(r"\$\{?_", step.script)
-    given = {text.split("=")[0] for text in step.env}
+    environment_names = {text.split("=")[0] for text in step.env}
     for name in re.findall(r"\$\{?([A-Z][A-Z_]*)\b", step.script):
-        assert name in given, f"{name} is not in the step's env"
-    for name in given:
+        assert name in environment_names, f"{name} is not in the step's env"
+    for name in environment_names:
         assert re.search(rf"\b{name}\b", step.script), f"{name} is in the step's env but not used"
     subprocess.run(["bash", "-n"], input=step.script, text=True, check=True)
     # SC2016 warns about '$' in single quotes, which is intended.
@@ -145,12 +147,12 @@ ANSWERS = [
 
 def test_a_tag_goes_from_images_to_training(tmp_path: Path) -> None:
     outcome = Machine(tmp_path, ANSWERS).run(load(LAUNCH), _PREPARE_OPTIONS="--max_length 128 --seed 7")
-    assert outcome.failed is None, outcome.error
+    assert outcome.failed_step is None, outcome.error
     pipeline, trainer = (f"{REGISTRY}/{name}@{DIGEST}" for name in ("pipeline", "trainer"))
-    assert [call[-1] for call in outcome.of("docker", "pull")] == [
+    assert [call[-1] for call in outcome.calls_of("docker", "pull")] == [
         f"{REGISTRY}/{name}:{BUILT_IN['COMMIT_SHA']}" for name in ("pipeline", "trainer")
     ]
-    prepare, verify, launch = (call[call.index("run") :] for call in outcome.of("docker", "run"))
+    prepare, verify, launch = (call[call.index("run") :] for call in outcome.calls_of("docker", "run"))
 
     words = prepare[prepare.index(pipeline) + 1 :]
     assert words[:5] == ["--", "python", "-m", "beam_pipeline", "prepare"]
@@ -167,11 +169,11 @@ def test_a_tag_goes_from_images_to_training(tmp_path: Path) -> None:
     assert words[words.index("--cloud.image") + 1] == trainer
     assert words[words.index("--data.fingerprint") + 1] == "feed"
 
-    written = json.loads((outcome.workspace / "provenance.json").read_text())
-    assert written["commit"] == BUILT_IN["COMMIT_SHA"] and written["dataset_fingerprint"] == "feed"
-    assert (written["pipeline_image"], written["trainer_image"]) == (pipeline, trainer)
-    copied = outcome.of("gcloud", "storage", "cp")[0]
-    assert copied[-1] == "gs://my-project-tokenmill/runs/v1-0/launch/provenance.json"
+    provenance = json.loads((outcome.workspace / "provenance.json").read_text())
+    assert provenance["commit"] == BUILT_IN["COMMIT_SHA"] and provenance["dataset_fingerprint"] == "feed"
+    assert (provenance["pipeline_image"], provenance["trainer_image"]) == (pipeline, trainer)
+    copy_call = outcome.calls_of("gcloud", "storage", "cp")[0]
+    assert copy_call[-1] == "gs://my-project-tokenmill/runs/v1-0/launch/provenance.json"
 
 
 def test_the_programs_accept_the_options_of_the_build(
@@ -182,24 +184,26 @@ def test_the_programs_accept_the_options_of_the_build(
     from beam_pipeline.options.option_fields import parse
     from beam_pipeline.options.verbs import PrepareConfig, VerifyConfig
     from beam_pipeline.runners.dataflow.job_options import complete
-    from tests.google_cloud.clients import use
+    from tests.google_cloud.clients import redirect_google_cloud
     from tests.google_cloud.gcs import Gcs
 
     outcome = Machine(tmp_path, ANSWERS).run(load(LAUNCH))
-    prepare, verify, launch = outcome.of("docker", "run")
+    prepare, verify, launch = outcome.calls_of("docker", "run")
     words = prepare[prepare.index("prepare", prepare.index("-m")) + 1 :]
     config, for_beam = parse(PrepareConfig, words)
     assert config.split_names == ("train", "validation")
     options = PipelineOptions(for_beam)
     with Gcs("my-project-tokenmill") as gcs:
-        use(gcs, tmp_path, monkeypatch)
+        redirect_google_cloud(gcs, tmp_path, monkeypatch)
         complete(options, verb="prepare", output=config.output)
-        verified, for_beam = parse(VerifyConfig, verify[verify.index("verify", verify.index("-m")) + 1 :])
+        verify_config, for_beam = parse(
+            VerifyConfig, verify[verify.index("verify", verify.index("-m")) + 1 :]
+        )
         of_verify = PipelineOptions(for_beam)
-        complete(of_verify, verb="verify", output=verified.dataset)
-    assert verified.dataset == config.output
-    for one in (options, of_verify):
-        assert f"build={BUILT_IN['BUILD_ID']}" in one.view_as(GoogleCloudOptions).labels
+        complete(of_verify, verb="verify", output=verify_config.dataset)
+    assert verify_config.dataset == config.output
+    for beam_options in (options, of_verify):
+        assert f"build={BUILT_IN['BUILD_ID']}" in beam_options.view_as(GoogleCloudOptions).labels
 
     words = [*launch[launch.index("launch", launch.index("launch") + 1) :], "--cloud.dry_run", "true"]
     node = json.loads(run_trainer("-m", "tpu_trainer", *words))["tpu"]["nodeSpec"][0]["node"]
@@ -218,13 +222,13 @@ def test_the_programs_accept_the_options_of_the_build(
 )
 def test_a_tag_can_train_with_pjrt(tmp_path: Path, values: dict[str, str]) -> None:
     outcome = Machine(tmp_path, ANSWERS).run(load(LAUNCH), **values)
-    assert outcome.failed is None, outcome.error
+    assert outcome.failed_step is None, outcome.error
     image = f"{REGISTRY}/trainer-pjrt@{DIGEST}"
-    assert [call[-1].partition(":")[0] for call in outcome.of("docker", "pull")] == [
+    assert [call[-1].partition(":")[0] for call in outcome.calls_of("docker", "pull")] == [
         f"{REGISTRY}/pipeline",
         f"{REGISTRY}/trainer-pjrt",
     ]
-    launch = outcome.of("docker", "run")[-1]
+    launch = outcome.calls_of("docker", "run")[-1]
     assert json.loads((outcome.workspace / "provenance.json").read_text())["trainer_image"] == image
     words = launch[launch.index(image) + 1 :]
     body = json.loads(run_trainer("-m", "tpu_trainer", *words, "--cloud.dry_run", "true"))
@@ -239,7 +243,7 @@ def test_a_tag_can_train_with_pjrt(tmp_path: Path, values: dict[str, str]) -> No
 
 
 @pytest.mark.parametrize(
-    ("values", "answers", "failed", "message"),
+    ("values", "answers", "failed_step", "message"),
     [
         ({"_SERVICE": "gke"}, [], "images", "_SERVICE is gke: set _CLUSTER"),
         ({"TAG_NAME": "2024"}, [], "check", "tag '2024' of commit"),
@@ -251,10 +255,10 @@ def test_a_tag_can_train_with_pjrt(tmp_path: Path, values: dict[str, str]) -> No
     ],
 )
 def test_a_step_that_fails_ends_the_build(
-    tmp_path: Path, values: dict[str, str], answers: list, failed: str, message: str
+    tmp_path: Path, values: dict[str, str], answers: list, failed_step: str, message: str
 ) -> None:
     outcome = Machine(tmp_path, [*answers, *ANSWERS]).run(load(LAUNCH), **values)
-    assert outcome.failed == failed
+    assert outcome.failed_step == failed_step
     assert message in outcome.error
 
 
@@ -269,29 +273,29 @@ def test_a_step_stops_its_container_on_sigterm(
     build = load(LAUNCH)
     for name in ("name", "pipeline-image", "trainer-image", "fingerprint"):
         (machine.workspace / name).write_text("x\n")
-    chosen = next(each for each in build.steps if each.id == step)
+    tested_step = next(each for each in build.steps if each.id == step)
     process = machine.start(
-        chosen, {**BUILT_IN, **build.substitutions}, SECONDS_TO_START=str(seconds_to_start)
+        tested_step, {**BUILT_IN, **build.substitutions}, SECONDS_TO_START=str(seconds_to_start)
     )
-    while not machine.outcome(None, "").of("docker", "run"):
+    while not machine.outcome(None, "").calls_of("docker", "run"):
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=30)
     assert process.returncode == 128 + signal.SIGTERM
-    stops = machine.outcome(None, "").of("docker", "stop")
+    stops = machine.outcome(None, "").calls_of("docker", "stop")
     assert {tuple(call) for call in stops} == {("docker", "stop", "-t", "60", container)}
 
 
 def test_a_push_to_main_builds_and_pushes_by_digest(tmp_path: Path) -> None:
     outcome = Machine(tmp_path, ANSWERS).run(load(IMAGES))
-    assert outcome.failed is None, outcome.error
+    assert outcome.failed_step is None, outcome.error
     names = ("pipeline", "trainer", "trainer-pjrt")
     tagged = [f"{REGISTRY}/{name}:{BUILT_IN['COMMIT_SHA']}" for name in names]
-    assert [call[2] for call in outcome.of("docker", "push")] == tagged
-    for call in outcome.of("docker", "build"):
+    assert [call[2] for call in outcome.calls_of("docker", "push")] == tagged
+    for call in outcome.calls_of("docker", "build"):
         assert (ROOT / call[call.index("--file") + 1]).is_file()
-    [template] = outcome.of("gcloud", "dataflow", "flex-template", "build")
+    [template] = outcome.calls_of("gcloud", "dataflow", "flex-template", "build")
     assert template[template.index("--image") + 1] == f"{REGISTRY}/pipeline@{DIGEST}"
     assert (ROOT / template[template.index("--metadata-file") + 1]).is_file()
 
@@ -306,14 +310,14 @@ def test_clean_up_ends_only_the_jobs_of_the_build(tmp_path: Path) -> None:
         (r"custom-jobs list", 0, "projects/1/7\tJOB_STATE_RUNNING\nprojects/1/8\tJOB_STATE_SUCCEEDED\n"),
     ]
     outcome = Machine(tmp_path, answers).run(load(CLEAN_UP), _BUILD="the-build", _CLUSTER="c")
-    assert outcome.failed is None, outcome.error
-    [jobset] = outcome.of("kubectl", "delete")
+    assert outcome.failed_step is None, outcome.error
+    [jobset] = outcome.calls_of("kubectl", "delete")
     assert jobset[3:] == ["--selector", "build=the-build", "--namespace", "tokenmill", "--wait=false"]
-    assert outcome.of("gcloud", "container", "clusters", "get-credentials")[0][4] == "c"
-    assert [call[4] for call in outcome.of("gcloud", "dataflow", "jobs", "cancel")] == ["job-2"]
-    [deleted] = outcome.of("gcloud", "compute", "tpus", "queued-resources", "delete")
-    assert deleted[5] == "v1-0" and "--force" in deleted
-    assert [call[4] for call in outcome.of("gcloud", "ai", "custom-jobs", "cancel")] == ["projects/1/7"]
+    assert outcome.calls_of("gcloud", "container", "clusters", "get-credentials")[0][4] == "c"
+    assert [call[4] for call in outcome.calls_of("gcloud", "dataflow", "jobs", "cancel")] == ["job-2"]
+    [delete_call] = outcome.calls_of("gcloud", "compute", "tpus", "queued-resources", "delete")
+    assert delete_call[5] == "v1-0" and "--force" in delete_call
+    assert [call[4] for call in outcome.calls_of("gcloud", "ai", "custom-jobs", "cancel")] == ["projects/1/7"]
 
 
 def test_clean_up_without_a_build_touches_nothing(tmp_path: Path) -> None:
@@ -330,8 +334,8 @@ def test_clean_up_without_a_build_touches_nothing(tmp_path: Path) -> None:
 
 def test_clean_up_without_a_cluster_does_not_look_for_jobsets(tmp_path: Path) -> None:
     outcome = Machine(tmp_path, []).run(load(CLEAN_UP), _BUILD="the-build")
-    assert outcome.failed is None, outcome.error
-    assert outcome.of("kubectl") == []
+    assert outcome.failed_step is None, outcome.error
+    assert outcome.calls_of("kubectl") == []
 
 
 def test_the_cluster_gives_accounts_the_rights_that_are_used_and_no_others() -> None:
@@ -351,8 +355,8 @@ def test_the_cluster_gives_accounts_the_rights_that_are_used_and_no_others() -> 
         for resource in rule["resources"]
     }
     code = "import json; from tpu_trainer.cloud.gke import RIGHTS; print(json.dumps(RIGHTS))"
-    used = {
+    used_rights = {
         (verb, group, f"{resource}/{part}" if part else resource)
         for verb, group, resource, part in json.loads(run_trainer("-c", code))
     }
-    assert granted == used
+    assert granted == used_rights

@@ -17,8 +17,8 @@ DOCKERFILE = (ROOT / "deploy" / "pipeline.Dockerfile").read_text()
 def instructions() -> list[tuple[str, str]]:
     """Returns (instruction, arguments), without comments and with continued lines joined."""
     lines = "\n".join(line for line in DOCKERFILE.splitlines() if not line.lstrip().startswith("#"))
-    joined = re.sub(r"\\\n", " ", lines)
-    return [tuple(line.split(None, 1)) for line in joined.splitlines() if line.strip()]
+    joined_lines = re.sub(r"\\\n", " ", lines)
+    return [tuple(line.split(None, 1)) for line in joined_lines.splitlines() if line.strip()]
 
 
 def ignored(path: str) -> bool:
@@ -38,10 +38,10 @@ def ignored(path: str) -> bool:
 
 
 def test_copied_files_exist_and_are_not_ignored():
-    copied = [
+    source_groups = [
         words.split()[:-1] for name, words in instructions() if name == "COPY" and "--from" not in words
     ]
-    sources = [source for group in copied for source in group]
+    sources = [source for group in source_groups for source in group]
     assert {"requirements.lock", "beam_pipeline", "reader", "setup.py", "README.md"} <= set(sources)
     for source in sources:
         assert (ROOT / source).exists(), source
@@ -56,10 +56,10 @@ def test_unneeded_files_are_ignored(path: str):
 
 
 def test_the_base_has_the_locks_version_of_beam():
-    locked = re.search(
+    locked_version = re.search(
         r"^apache-beam(?:\[gcp\])?==(\S+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE
     )[1]
-    assert f"ARG BEAM={locked}\n" in DOCKERFILE
+    assert f"ARG BEAM={locked_version}\n" in DOCKERFILE
 
 
 def test_nothing_is_installed_at_launch_and_the_worker_is_the_entry_point():
@@ -87,8 +87,12 @@ def test_all_files_of_the_package_are_installed(tmp_path: Path):
     """The wheel contains every file of the package except bytecode and sources in C."""
     build = ["setup.py", "--quiet", "build", "--build-base", tmp_path, "--build-lib", tmp_path / "lib"]
     subprocess.run([sys.executable, *build], cwd=ROOT, check=True, capture_output=True)
-    there = {str(path.relative_to(ROOT)) for path in (ROOT / "beam_pipeline").rglob("*") if path.is_file()}
+    source_paths = {
+        str(path.relative_to(ROOT)) for path in (ROOT / "beam_pipeline").rglob("*") if path.is_file()
+    }
     packaged = {
         str(path.relative_to(tmp_path / "lib")) for path in (tmp_path / "lib").rglob("*") if path.is_file()
     }
-    assert {path for path in there if "__pycache__" not in path and not path.endswith(".c")} == packaged
+    assert {
+        path for path in source_paths if "__pycache__" not in path and not path.endswith(".c")
+    } == packaged

@@ -47,8 +47,8 @@ BAD = {
 
 @pytest.fixture(scope="module")
 def parameters() -> dict[str, api.ParameterMetadata]:
-    found = api.TemplateMetadata.from_json(FILE.read_text())  # raises for unknown fields
-    return {parameter.name: parameter for parameter in found.parameters}
+    template = api.TemplateMetadata.from_json(FILE.read_text())  # raises for unknown fields
+    return {parameter.name: parameter for parameter in template.parameters}
 
 
 def matches(parameter: api.ParameterMetadata, value: str) -> bool:
@@ -56,8 +56,8 @@ def matches(parameter: api.ParameterMetadata, value: str) -> bool:
 
 
 def test_the_file_is_up_to_date():
-    made = json.dumps(flex_template.metadata(), indent=2, ensure_ascii=False) + "\n"
-    assert FILE.read_text() == made, (
+    expected = json.dumps(flex_template.metadata(), indent=2, ensure_ascii=False) + "\n"
+    assert FILE.read_text() == expected, (
         "run: python -m beam_pipeline.flex_template > deploy/template-metadata.json"
     )
 
@@ -72,8 +72,8 @@ def test_every_option_is_a_parameter_with_a_label_a_help_text_and_a_pattern(para
         assert "%" not in parameter.help_text.replace("10%", "")
         if parameter.default_value:
             assert matches(parameter, parameter.default_value), parameter.name
-    needed = {name for name, parameter in parameters.items() if not parameter.is_optional}
-    assert needed == {"tokenizer", "output"}
+    required = {name for name, parameter in parameters.items() if not parameter.is_optional}
+    assert required == {"tokenizer", "output"}
     packing = parameters["packing"]
     assert [option.value for option in packing.enum_options] == ["concat", "best_fit", "pad", "none"]
 
@@ -118,13 +118,13 @@ def test_prepare_accepts_the_arguments_of_a_launcher(parameters):
             }
         )
     )
-    given = request.launch_parameter.parameters
-    for name, value in given.items():
+    values = request.launch_parameter.parameters
+    for name, value in values.items():
         assert not value or matches(parameters[name], value)
-    made = flex_template.arguments(
-        [f"--{name}={value}" for name, value in given.items()] + ["--project=a-project"]
+    argv = flex_template.arguments(
+        [f"--{name}={value}" for name, value in values.items()] + ["--project=a-project"]
     )
-    config, beam = parse(PrepareConfig, made)
+    config, beam = parse(PrepareConfig, argv)
     assert config.input.input == ("gs://b/a.txt", "gs://b/b.txt")
     assert (config.segment_ids, config.resume) == (True, False)
     assert (config.pad_token, config.max_length) == (None, 128)

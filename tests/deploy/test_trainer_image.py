@@ -77,6 +77,10 @@ def test_the_gpus_lock_adds_nvidias_packages_only() -> None:
 def test_the_lock_of_pjrt_adds_the_tested_jax_and_libtpu() -> None:
     pjrt, cpu, tested = pins(LOCKS["pjrt"]), pins(LOCKS["cpu"]), pins("requirements-dev.lock")
     assert cpu.items() <= pjrt.items()
-    added = {name: version for name, version in pjrt.items() if name not in cpu}
-    libtpu = added.pop("libtpu")
-    assert libtpu and added["jax"] == added["jaxlib"] and added.items() <= tested.items()
+    added_versions = {name: version for name, version in pjrt.items() if name not in cpu}
+    libtpu = added_versions.pop("libtpu")
+    assert (
+        libtpu
+        and added_versions["jax"] == added_versions["jaxlib"]
+        and added_versions.items() <= tested.items()
+    )

@@ -34,8 +34,8 @@ def test_a_custom_job_of_vertex() -> None:
 
 def test_launch_knows_the_states_of_jobs() -> None:
     code = "import json; from tpu_trainer.cloud import vertex; print(json.dumps(vertex.RUNNING))"
-    running = set(json.loads(run_trainer("-c", code)))
-    assert running <= set(JobState.__members__) and "JOB_STATE_SUCCEEDED" not in running
+    running_states = set(json.loads(run_trainer("-c", code)))
+    assert running_states <= set(JobState.__members__) and "JOB_STATE_SUCCEEDED" not in running_states
 
 
 # By the IAM sections of the methods in Compute Engine's REST reference.
@@ -56,5 +56,7 @@ COMPUTE_PERMISSIONS = {
 def test_the_documented_role_permits_every_request_of_compute_engine() -> None:
     text = (ROOT / "docs" / "cloud-tpu.md").read_text(encoding="utf-8")
     role = text.partition("roles create tokenmillCompute")[2].partition("```")[0]
-    needed = {f"compute.{kind}.{verb}" for kind, verbs in COMPUTE_PERMISSIONS.items() for verb in verbs}
-    assert needed <= set(re.findall(r"compute\.\w+\.\w+", role))
+    needed_permissions = {
+        f"compute.{kind}.{verb}" for kind, verbs in COMPUTE_PERMISSIONS.items() for verb in verbs
+    }
+    assert needed_permissions <= set(re.findall(r"compute\.\w+\.\w+", role))

@@ -61,7 +61,7 @@ def pipeline() -> Pipeline:
 
 
 @pytest.fixture(scope="session")
-def made() -> Pipeline:
+def run_successfully() -> Pipeline:
     """Returns a function that runs a verb of the pipeline, which must succeed."""
 
     def run(*arguments: object) -> Result:
@@ -118,20 +118,25 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def generated_tokenizer(made: Pipeline, generated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def generated_tokenizer(
+    run_successfully: Pipeline, generated: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """A tokenizer trained on the generated text."""
     folder = tmp_path_factory.mktemp("tokenizers") / "generated"
-    made("train-tokenizer", "--input", generated / "*", "--vocab_size", 600, "--output", folder)
+    run_successfully("train-tokenizer", "--input", generated / "*", "--vocab_size", 600, "--output", folder)
     return folder
 
 
 @pytest.fixture(scope="session")
 def generated_dataset(
-    made: Pipeline, generated: Path, generated_tokenizer: Path, tmp_path_factory: pytest.TempPathFactory
+    run_successfully: Pipeline,
+    generated: Path,
+    generated_tokenizer: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
     """A dataset of the generated text with one split, many units and several shards."""
     folder = tmp_path_factory.mktemp("datasets") / "generated"
-    made(
+    run_successfully(
         *("prepare", "--input", generated / "*", "--tokenizer", generated_tokenizer, "--output", folder),
         *("--max_length", 64, "--shard_size", 100, "--unit_bytes", 7000),
     )
@@ -147,11 +152,15 @@ def wikitext() -> Path:
 
 
 @pytest.fixture(scope="session")
-def wikitext_dataset(made: Pipeline, wikitext: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wikitext_dataset(
+    run_successfully: Pipeline, wikitext: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """A dataset of wikitext-2's validation text with one split, and a tokenizer trained on this text."""
     folder = tmp_path_factory.mktemp("wikitext")
-    made("train-tokenizer", "--input", wikitext, "--vocab_size", 4000, "--output", folder / "tokenizer")
-    made(
+    run_successfully(
+        "train-tokenizer", "--input", wikitext, "--vocab_size", 4000, "--output", folder / "tokenizer"
+    )
+    run_successfully(
         *("prepare", "--input", wikitext),
         *("--tokenizer", folder / "tokenizer", "--output", folder / "dataset"),
         *("--split", "validation", "--max_length", 128, "--shard_size", 500, "--unit_bytes", 100_000),

@@ -97,11 +97,11 @@ BAD_FILES = {
 
 @pytest.mark.parametrize("case", BAD_FILES)
 def test_bad_record(case: str, prepare, tmp_path: Path) -> None:
-    name, content, said = BAD_FILES[case]
+    name, content, message_parts = BAD_FILES[case]
     (tmp_path / name).write_bytes(content)
     result = prepare(tmp_path / name)
     assert result.status == BAD_DATA
-    for words in [str(tmp_path / name), *said]:
+    for words in [str(tmp_path / name), *message_parts]:
         assert words in result.err
     assert "Traceback" not in result.err
     assert no_dataset(tmp_path / "out")
@@ -125,9 +125,9 @@ def test_the_command_exits_with_a_status_and_a_message_without_traceback(
     (tmp_path / "in.jsonl").write_text('{"text": "good"}\n{"text\n')
     command = [sys.executable, "-m", "beam_pipeline", "prepare", "--tokenizer", generated_tokenizer]
     command += ["--input", tmp_path / "in.jsonl", "--output", tmp_path / "out"]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert ended.returncode == BAD_DATA
-    assert f"prepare: {tmp_path}/in.jsonl, line 2" in ended.stderr
-    assert "Traceback" not in ended.stderr
-    assert ended.stdout == ""
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == BAD_DATA
+    assert f"prepare: {tmp_path}/in.jsonl, line 2" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
     assert no_dataset(tmp_path / "out")

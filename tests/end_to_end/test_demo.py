@@ -58,9 +58,9 @@ def place(tmp_path_factory: pytest.TempPathFactory, trainer_python: Path) -> Pat
 
 @pytest.fixture(scope="module")
 def first(place: Path) -> subprocess.CompletedProcess[str]:
-    ended = demo(place / "out", place / "text")
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended
+    result = demo(place / "out", place / "text")
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result
 
 
 def test_the_model_learns_more_than_frequencies_and_the_demo_says_how_much(first, place: Path) -> None:
@@ -87,11 +87,11 @@ def test_all_that_it_points_to_is_there(first, place: Path) -> None:
 
 def test_a_second_run_skips_what_is_done_and_says_the_same(first, place: Path) -> None:
     weights = (place / "out" / "model" / "model.safetensors").read_bytes()
-    again = demo(place / "out", place / "text")
-    assert again.returncode == 0, again.stderr
-    assert "step 1/60" not in again.stdout and "tokenize" not in again.stderr
+    second = demo(place / "out", place / "text")
+    assert second.returncode == 0, second.stderr
+    assert "step 1/60" not in second.stdout and "tokenize" not in second.stderr
     assert (place / "out" / "model" / "model.safetensors").read_bytes() == weights
-    assert again.stdout.partition("held-out text")[2] == first.stdout.partition("held-out text")[2]
+    assert second.stdout.partition("held-out text")[2] == first.stdout.partition("held-out text")[2]
 
 
 def test_beginnings_of_short_documents_are_chosen_too(
@@ -106,25 +106,25 @@ def test_beginnings_of_short_documents_are_chosen_too(
             yield replace(row, ids=ids)
 
     monkeypatch.setattr(FinishedSplit, "rows", cut)
-    chosen = list(held_out.choose(str(place / "out" / "dataset" / "validation")))
-    assert len(chosen) == 3
-    for question in chosen:
+    questions = list(held_out.choose(str(place / "out" / "dataset" / "validation")))
+    assert len(questions) == 3
+    for question in questions:
         assert question["text"].strip() and question["actual"].strip()
         assert "<|endoftext|>" not in question["text"] + question["actual"]
 
 
 def test_too_little_text_is_an_error_before_training(place: Path, tmp_path: Path) -> None:
     (tmp_path / "note.md").write_text("A note of a single line.\n")
-    ended = demo(tmp_path / "out", tmp_path / "note.md")
-    assert ended.returncode == 2
-    assert "demo: too little text: no document is left for validation" in ended.stderr
-    assert "[3/6]" not in ended.stdout
+    result = demo(tmp_path / "out", tmp_path / "note.md")
+    assert result.returncode == 2
+    assert "demo: too little text: no document is left for validation" in result.stderr
+    assert "[3/6]" not in result.stdout
 
 
 def test_a_failing_step_stops_the_demo_with_its_message_and_the_way_on(place: Path, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"text": "good"}\n{"text": \n')
-    ended = demo(tmp_path / "out", tmp_path / "in.jsonl")
-    assert ended.returncode == 1
-    assert f"{tmp_path}/in.jsonl, line 2" in ended.stderr
-    assert f"remove {tmp_path}/out or choose another OUTPUT" in ended.stderr
-    assert "[2/6]" not in ended.stdout
+    result = demo(tmp_path / "out", tmp_path / "in.jsonl")
+    assert result.returncode == 1
+    assert f"{tmp_path}/in.jsonl, line 2" in result.stderr
+    assert f"remove {tmp_path}/out or choose another OUTPUT" in result.stderr
+    assert "[2/6]" not in result.stdout

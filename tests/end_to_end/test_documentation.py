@@ -46,17 +46,17 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
 def commands(page: Path) -> list[list[str]]:
     """[program, verb, word, …] of each command line of ours in the page's blocks."""
     text = re.sub(r"\\\n\s*", " ", page.read_text(encoding="utf-8"))
-    found = []
+    command_lines = []
     for block in re.findall(r"^```\w*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         for line in block.splitlines():
             line = re.sub(r"\S*python\S* -m beam_pipeline ", "tokenmill ", line)
             line = re.sub(r"\S*python\S* -m tpu_trainer ", "tokenmill-trainer ", line)
             match = re.match(r"\$? ?(?:\w+=\S+ )*(tokenmill(?:-trainer)? .*)", line)
             if match:
-                found.append(
+                command_lines.append(
                     [word for word in shlex.split(match[1], comments=True) if word not in ("…", "\\")]
                 )
-    return found
+    return command_lines
 
 
 @cache
@@ -65,8 +65,8 @@ def options_of(program: str, verb: str, trainer_python: Path) -> set[str]:
     python = sys.executable if program == "tokenmill" else trainer_python
     done = subprocess.run([python, "-m", PROGRAMS[program], verb, "--help"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    found = set(re.findall(r"--[\w.\-]+", done.stdout))
-    return found | beam_options() if "passed to Beam" in done.stdout else found
+    own_options = set(re.findall(r"--[\w.\-]+", done.stdout))
+    return own_options | beam_options() if "passed to Beam" in done.stdout else own_options
 
 
 def beam_options() -> set[str]:
@@ -80,12 +80,12 @@ def test_every_command_line_names_verbs_and_options_that_exist(trainer_python: P
     checked = 0
     for page in PAGES:
         for program, verb, *words in commands(page):
-            known = options_of(program, verb, trainer_python)
+            known_options = options_of(program, verb, trainer_python)
             for word in words:
                 option = word.partition("=")[0]
                 if option.startswith("--"):
                     # model.config takes any key.
-                    assert option in known or option.startswith("--model.config"), (
+                    assert option in known_options or option.startswith("--model.config"), (
                         f"{page.name}: {verb} {option}"
                     )
             checked += 1

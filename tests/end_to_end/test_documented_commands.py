@@ -41,14 +41,16 @@ NOT_RUN = {
 PROGRAMS = r"(tokenmill|tokenmill-trainer|make|uv|docker|git|gcloud|python|\.venv/\S+|trainer/\.venv/\S+)"
 
 
-def listed(command: str) -> bool:
+def is_not_run(command: str) -> bool:
     return any(re.match(pattern, command) for pattern in NOT_RUN)
 
 
 def runnable() -> list[str]:
     """The commands of `tokenmill` that run here, each once."""
-    found = {shlex.join(words) for page in PAGES for words in commands(page) if words[0] == "tokenmill"}
-    return sorted(command for command in found if not listed(command))
+    documented_commands = {
+        shlex.join(words) for page in PAGES for words in commands(page) if words[0] == "tokenmill"
+    }
+    return sorted(command for command in documented_commands if not is_not_run(command))
 
 
 def shell_lines(page: Path) -> list[str]:
@@ -60,7 +62,7 @@ def shell_lines(page: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, made: Callable[..., Any]) -> Path:
+def place(tmp_path_factory: pytest.TempPathFactory, run_successfully: Callable[..., Any]) -> Path:
     """A folder with all that the commands read, under the names that they use."""
     chooser = random.Random(0)
     words = ["".join(chooser.choices("aeioubcdfglmnprst", k=chooser.randint(1, 9))) for _ in range(400)]
@@ -77,24 +79,30 @@ def place(tmp_path_factory: pytest.TempPathFactory, made: Callable[..., Any]) ->
         (place / "lib" / f"{number}.py").write_text("\n".join(documents[number::4]))
     Dataset.from_dict({"text": documents}).save_to_disk(place / "my" / "dataset")
     corpus = ["--input", place / "corpus" / "*"]
-    made("train-tokenizer", *corpus, "--vocab_size", "400", "--output", place / "tokenizer")
+    run_successfully("train-tokenizer", *corpus, "--vocab_size", "400", "--output", place / "tokenizer")
     for name in ("roberta-base", "gpt2", "first/tokenizer"):  # folders in place of names on the hub
         (place / name).symlink_to(place / "tokenizer")
     source = [*corpus, "--tokenizer", place / "tokenizer"]
-    made("prepare", *source, "--output", place / "dataset", "--shard_size", "50", "--max_length", "16")
+    run_successfully(
+        "prepare", *source, "--output", place / "dataset", "--shard_size", "50", "--max_length", "16"
+    )
     (place / "first" / "dataset").symlink_to(place / "dataset")
     return place
 
 
 @pytest.mark.parametrize("command", runnable())
 def test_the_command_works_as_it_is_written(
-    command: str, place: Path, made: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: str,
+    place: Path,
+    run_successfully: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for path in place.iterdir():  # a folder for each command, since many write to the same output
         if path.name == "first":
             (tmp_path / "first").mkdir()
-            for below in path.iterdir():
-                (tmp_path / "first" / below.name).symlink_to(below)
+            for entry in path.iterdir():
+                (tmp_path / "first" / entry.name).symlink_to(entry)
         else:
             (tmp_path / path.name).symlink_to(path)
     _, verb, *words = shlex.split(command.replace("$LIB", str(tmp_path / "lib")))
@@ -102,23 +110,23 @@ def test_the_command_works_as_it_is_written(
         output.unlink()
     monkeypatch.chdir(tmp_path)
     # The corpus has too few words for the documented vocabularies.
-    made(verb, *words, *(["--allow_smaller_vocab"] if verb == "train-tokenizer" else []))
+    run_successfully(verb, *words, *(["--allow_smaller_vocab"] if verb == "train-tokenizer" else []))
 
 
 def test_every_command_is_run_or_listed_with_the_reason() -> None:
-    run, found = set(runnable()), set()
+    run, documented_commands = set(runnable()), set()
     for page in PAGES:
         for words in commands(page):
-            assert shlex.join(words) in run or listed(" ".join(words)), f"{page.name}: {' '.join(words)}"
-            found.add(" ".join(words))
+            assert shlex.join(words) in run or is_not_run(" ".join(words)), f"{page.name}: {' '.join(words)}"
+            documented_commands.add(" ".join(words))
         for line in shell_lines(page):
-            ours = re.match(r"tokenmill|python -m (beam_pipeline|tpu_trainer) ", line)
-            assert ours or listed(line), f"{page.name}: {line}"
-            found.add(line)
+            is_program = re.match(r"tokenmill|python -m (beam_pipeline|tpu_trainer) ", line)
+            assert is_program or is_not_run(line), f"{page.name}: {line}"
+            documented_commands.add(line)
     for pattern in NOT_RUN:
-        assert pattern.startswith("python -c") or any(re.match(pattern, command) for command in found), (
-            pattern
-        )
+        assert pattern.startswith("python -c") or any(
+            re.match(pattern, command) for command in documented_commands
+        ), pattern
 
 
 def test_every_make_target_exists() -> None:

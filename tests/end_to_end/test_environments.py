@@ -37,20 +37,20 @@ for name in sys.argv[1:]:
 """
 
 
-def found(python: Path, names: set[str], folder: Path) -> str:
+def importable(python: Path, names: set[str], folder: Path) -> str:
     """Returns those of `names` that an environment's Python can import, from an otherwise empty folder."""
     command = [python, "-c", _FIND, *sorted(names)]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
 def test_pipeline_environment_holds_no_trainer(tmp_path: Path) -> None:
-    assert found(Path(sys.executable), {"beam_pipeline"}, tmp_path)  # the look-up itself works
-    assert found(Path(sys.executable), NOT_IN_PIPELINE, tmp_path) == ""
+    assert importable(Path(sys.executable), {"beam_pipeline"}, tmp_path)  # the look-up itself works
+    assert importable(Path(sys.executable), NOT_IN_PIPELINE, tmp_path) == ""
 
 
 def test_trainer_environment_holds_no_pipeline(trainer_python: Path, tmp_path: Path) -> None:
-    assert found(trainer_python, {"tpu_trainer"}, tmp_path)
-    assert found(trainer_python, NOT_IN_TRAINER, tmp_path) == ""
+    assert importable(trainer_python, {"tpu_trainer"}, tmp_path)
+    assert importable(trainer_python, NOT_IN_TRAINER, tmp_path) == ""
 
 
 def imported(source: Path) -> set[str]:
@@ -65,14 +65,16 @@ def imported(source: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("folder", "foreign"),
+    ("folder", "forbidden"),
     [
         ("beam_pipeline", {"tpu_trainer", "demo"}),
         ("trainer/tpu_trainer", {"beam_pipeline", "apache_beam", "demo"}),
         ("demo", {"tpu_trainer"}),
     ],
 )
-def test_no_module_imports_the_other_program(folder: str, foreign: set[str]) -> None:
+def test_no_module_imports_the_other_program(folder: str, forbidden: set[str]) -> None:
     modules = sorted((ROOT / folder).rglob("*.py"))
     assert modules
-    assert {str(module): imported(module) & foreign for module in modules if imported(module) & foreign} == {}
+    assert {
+        str(module): imported(module) & forbidden for module in modules if imported(module) & forbidden
+    } == {}

@@ -130,12 +130,14 @@ class Flink:
         """Returns the number of a task manager that runs a subtask, if possible of a stage with this step."""
 
         def find() -> int | None:
-            running: list[tuple[bool, int]] = []
+            candidates: list[tuple[bool, int]] = []
             for vertex in self._ask(f"/jobs/{job}")["vertices"]:
                 for subtask in self._ask(f"/jobs/{job}/vertices/{vertex['id']}")["subtasks"]:
                     if subtask["status"] == "RUNNING":
-                        running.append((step in vertex["name"], int(subtask["taskmanager-id"].split("-")[0])))
-            return max(running)[1] if running else None
+                        candidates.append(
+                            (step in vertex["name"], int(subtask["taskmanager-id"].split("-")[0]))
+                        )
+            return max(candidates)[1] if candidates else None
 
         return wait_for("a task manager that runs a subtask", find)
 
@@ -181,10 +183,10 @@ class Flink:
 
     def _all_registered(self) -> bool | None:
         try:
-            found = self._ask("/taskmanagers")["taskmanagers"]
+            registered = self._ask("/taskmanagers")["taskmanagers"]
         except URLError:  # the job manager has not started yet
             return None
-        return len(found) == len(self.task_managers) or None
+        return len(registered) == len(self.task_managers) or None
 
     def _ask(self, path: str, method: str = "GET") -> dict:
         request = Request(f"http://127.0.0.1:{self._rest}{path}", method=method)

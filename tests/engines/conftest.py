@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.beam_pipeline.conftest import make_documents
-from tests.end_to_end.conftest import Pipeline, made, pipeline  # noqa: F401
+from tests.end_to_end.conftest import Pipeline, pipeline, run_successfully  # noqa: F401
 from tests.engines.clusters import Flink, Prism
 from tests.engines.spark import Spark
 
@@ -52,9 +52,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tokenizer(made: Pipeline, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
+def tokenizer(run_successfully: Pipeline, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
     folder = tmp_path_factory.mktemp("tokenizer") / "bpe"
-    made(
+    run_successfully(
         "train-tokenizer", "--input", corpus / "*", "--model", "bpe", "--vocab_size", 2000, "--output", folder
     )
     return folder

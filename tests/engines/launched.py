@@ -64,11 +64,11 @@ class Run:
     def wait_for(self, stage: str) -> None:
         """Waits until the run is in the middle of a stage."""
 
-        def begun() -> bool | None:
-            found = len(list(self.output.glob(STAGES[stage].files)))
-            return (found and found >= (STAGES[stage].count or self._units())) or None
+        def has_begun() -> bool | None:
+            file_count = len(list(self.output.glob(STAGES[stage].files)))
+            return (file_count and file_count >= (STAGES[stage].count or self._units())) or None
 
-        wait_for(f"the middle of {stage}", begun, self._check_running)
+        wait_for(f"the middle of {stage}", has_begun, self._check_running)
 
     def interrupt(self) -> None:
         self._process.send_signal(signal.SIGINT)

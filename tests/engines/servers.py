@@ -54,9 +54,9 @@ class Server:
     def pid(self) -> int:
         return self._process.pid
 
-    def wait_for(self, what: str, find: Callable[[], Value | None]) -> Value:
+    def wait_for(self, description: str, find: Callable[[], Value | None]) -> Value:
         """Waits until `find` returns a value, and returns it."""
-        return wait_for(f"{self.name}: {what}", find, lambda: self._check_alive())
+        return wait_for(f"{self.name}: {description}", find, lambda: self._check_alive())
 
     def wait_for_port(self, port: int) -> None:
         """Waits until the server accepts connections."""
@@ -76,7 +76,7 @@ class Server:
 
 
 def wait_for(
-    what: str,
+    description: str,
     find: Callable[[], Value | None],
     check: Callable[[], None] = lambda: None,
     *,
@@ -92,12 +92,12 @@ def wait_for(
     """
     give_up = time.monotonic() + seconds
     while time.monotonic() < give_up:
-        found = find()
-        if found is not None:
-            return found
+        value = find()
+        if value is not None:
+            return value
         check()
         time.sleep(0.05)
-    raise AssertionError(f"{what}: waited {seconds} s in vain")
+    raise AssertionError(f"{description}: waited {seconds} s in vain")
 
 
 def free_port() -> int:

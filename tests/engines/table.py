@@ -16,8 +16,8 @@ _BEGIN, _END = "<!-- table of make test-engines -->\n", "<!-- end of the table -
 
 
 def main() -> None:
-    head, _, rest = _PAGE.read_text(encoding="utf-8").partition(_BEGIN)
-    _, end, tail = rest.partition(_END)
+    head, _, after_begin = _PAGE.read_text(encoding="utf-8").partition(_BEGIN)
+    _, end, tail = after_begin.partition(_END)
     if not end:
         raise SystemExit(f"{_PAGE} has no markers for the table")
     page = [head, _BEGIN, "\n", table(read_results()), "\n", _END, tail]
@@ -26,12 +26,12 @@ def main() -> None:
 
 def read_results() -> list[dict[str, str]]:
     """Returns what each test of a runner recorded: runner, feature, fault, and its result if it passed."""
-    found = []
+    results = []
     for case in ElementTree.parse(_RESULTS).iter("testcase"):
         recorded = {entry.get("name", ""): entry.get("value", "") for entry in case.iter("property")}
         if recorded:
-            found.append(recorded)
-    return found
+            results.append(recorded)
+    return results
 
 
 def table(results: Sequence[dict[str, str]]) -> str:

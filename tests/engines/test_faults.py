@@ -37,11 +37,11 @@ def arguments(tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> list
 
 @pytest.fixture(scope="module")
 def expected(
-    arguments: list[object], made: Pipeline, tmp_path_factory: pytest.TempPathFactory
+    arguments: list[object], run_successfully: Pipeline, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, bytes]:
     """What the in-process runner writes."""
     folder = tmp_path_factory.mktemp("expected") / "out"
-    made(*arguments, "--output", folder)
+    run_successfully(*arguments, "--output", folder)
     return content(folder)
 
 
@@ -67,7 +67,7 @@ def test_a_job_outlives_a_killed_task_manager(
     record(record_property, flink, "`prepare`", f"a task manager is killed while {stage}")
     run = start()
     run.wait_for(stage)
-    with stopped(python_workers(flink)):  # so that the stage does not end
+    with pause_processes(python_workers(flink)):  # so that the stage does not end
         job = flink.running_job()
         number = flink.task_manager_of(job, STAGES[stage].step)
         flink.kill_task_manager(number)
@@ -170,7 +170,7 @@ def test_a_job_whose_launcher_was_killed_stops_if_another_run_takes_over(
     run = start()
     run.wait_for("hashing documents")
     job = flink.running_job()
-    with stopped(python_workers(flink)):  # until the second run has begun
+    with pause_processes(python_workers(flink)):  # until the second run has begun
         run.kill()
         second = start("--resume")
         lock = run.output / "_staging" / "run.lock"
@@ -184,7 +184,7 @@ def test_a_job_whose_launcher_was_killed_stops_if_another_run_takes_over(
 
 
 @contextlib.contextmanager
-def stopped(processes: Sequence[int]) -> Iterator[None]:
+def pause_processes(processes: Sequence[int]) -> Iterator[None]:
     """Stops processes while the block runs, if they have not ended yet."""
 
     def send(number: signal.Signals) -> None:

@@ -36,7 +36,7 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 
 @pytest.fixture(scope="session")
 def expected(
-    made: Pipeline, corpus: Path, tokenizer: Path, tmp_path_factory: pytest.TempPathFactory
+    run_successfully: Pipeline, corpus: Path, tokenizer: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Path]:
     """Returns a function that prepares a case in this process, once."""
     folder = tmp_path_factory.mktemp("expected")
@@ -44,7 +44,7 @@ def expected(
     def prepare(case: str) -> Path:
         output = folder / str(list(CASES).index(case))
         if not output.exists():
-            made(*arguments_of(case, corpus, tokenizer), "--output", output)
+            run_successfully(*arguments_of(case, corpus, tokenizer), "--output", output)
         return output
 
     return prepare
@@ -64,19 +64,19 @@ def test_prepare_writes_what_the_in_process_runner_writes(
     engine: Engine,
     case: str,
     parallelism: int,
-    made: Pipeline,
+    run_successfully: Pipeline,
     expected: Callable[[str], Path],
     corpus: Path,
     tokenizer: Path,
     tmp_path: Path,
     record_property: Record,
 ) -> None:
-    local = expected(case)
-    record(record_property, engine, f"`prepare`: {case}", how(engine, parallelism))
-    result = made(
+    local_output = expected(case)
+    record(record_property, engine, f"`prepare`: {case}", describe_parallelism(engine, parallelism))
+    result = run_successfully(
         *arguments_of(case, corpus, tokenizer), "--output", tmp_path / "out", *engine.options(parallelism)
     )
-    assert content(tmp_path / "out") == content(local)
+    assert content(tmp_path / "out") == content(local_output)
     summary = result.out.splitlines()
     assert any(line.startswith("train: ") for line in summary)
     assert "job: running\n" in result.err and "job: done\n" in result.err
@@ -85,10 +85,15 @@ def test_prepare_writes_what_the_in_process_runner_writes(
 
 
 def test_train_tokenizer_writes_what_the_in_process_runner_writes(
-    engine: Engine, made: Pipeline, corpus: Path, tokenizer: Path, tmp_path: Path, record_property: Record
+    engine: Engine,
+    run_successfully: Pipeline,
+    corpus: Path,
+    tokenizer: Path,
+    tmp_path: Path,
+    record_property: Record,
 ) -> None:
-    record(record_property, engine, "`train-tokenizer`", how(engine))
-    made(
+    record(record_property, engine, "`train-tokenizer`", describe_parallelism(engine))
+    run_successfully(
         *("train-tokenizer", "--input", corpus / "*", "--model", "bpe", "--vocab_size", 2000),
         *("--output", tmp_path / "out", *engine.options(2)),
     )
@@ -97,17 +102,23 @@ def test_train_tokenizer_writes_what_the_in_process_runner_writes(
 
 
 def test_verify_on_the_engine_accepts_the_dataset(
-    engine: Engine, made: Pipeline, expected: Callable[[str], Path], tmp_path: Path, record_property: Record
+    engine: Engine,
+    run_successfully: Pipeline,
+    expected: Callable[[str], Path],
+    tmp_path: Path,
+    record_property: Record,
 ) -> None:
-    record(record_property, engine, "`verify`, on the engine", how(engine))
-    result = made("verify", expected(next(iter(CASES))), *engine.options(2), "--temp_location", tmp_path)
+    record(record_property, engine, "`verify`, on the engine", describe_parallelism(engine))
+    result = run_successfully(
+        "verify", expected(next(iter(CASES))), *engine.options(2), "--temp_location", tmp_path
+    )
     assert "train" in result.out
     record_property("result", "the dataset is whole")
 
 
 def test_analyze_computes_what_it_computes_after_a_local_run(
     engine: Engine,
-    made: Pipeline,
+    run_successfully: Pipeline,
     expected: Callable[[str], Path],
     corpus: Path,
     tokenizer: Path,
@@ -115,15 +126,15 @@ def test_analyze_computes_what_it_computes_after_a_local_run(
     record_property: Record,
 ) -> None:
     case = next(iter(CASES))
-    record(record_property, engine, "`prepare --analyze`", how(engine))
-    local = Path(shutil.copytree(expected(case), tmp_path / "local"))
-    analyzed = made("analyze", local).out
-    result = made(
+    record(record_property, engine, "`prepare --analyze`", describe_parallelism(engine))
+    local_copy = Path(shutil.copytree(expected(case), tmp_path / "local"))
+    analyzed = run_successfully("analyze", local_copy).out
+    result = run_successfully(
         *arguments_of(case, corpus, tokenizer), "--analyze", "--output", tmp_path / "out", *engine.options(2)
     )
     assert analyzed.count("transform_fn written; the median document has") == 3
     assert analyzed in result.out
-    assert functions(tmp_path / "out") == functions(local)
+    assert functions(tmp_path / "out") == functions(local_copy)
     record_property("result", "the same vocabulary and lengths")
 
 
@@ -148,10 +159,10 @@ def test_a_broken_record_gives_the_message_of_a_local_run(
         "--unit_bytes",
         20_000,
     ]
-    local = pipeline(*arguments, "--output", tmp_path / "local")
+    local_result = pipeline(*arguments, "--output", tmp_path / "local")
     result = pipeline(*arguments, "--output", tmp_path / "out", *engine.options(2))
-    assert (result.status, local.status) == (1, 1)
-    message = local.err.splitlines()[-1]
+    assert (result.status, local_result.status) == (1, 1)
+    message = local_result.err.splitlines()[-1]
     assert message.startswith(f"prepare: {tmp_path}/broken.jsonl, line 3001 (byte ")
     assert result.err.splitlines()[-1] == message
     assert "Traceback" not in result.err
@@ -159,7 +170,7 @@ def test_a_broken_record_gives_the_message_of_a_local_run(
     record_property("result", "the message of a local run, no dataset")
 
 
-def how(engine: Engine, parallelism: int = 2) -> str:
+def describe_parallelism(engine: Engine, parallelism: int = 2) -> str:
     return f"parallelism {parallelism}" if engine.name == "Flink" else "its own parallelism"
 
 

@@ -59,11 +59,11 @@ class CaseRun:
         self._home = root / "home"
         self._output = self._home / case.output
         self._logs = root / "logs"
-        self._wrong: list[str] = []
+        self._failures: list[str] = []
         self._users: dict[str, bytes] = {}
         self._references: dict[tuple[str, int | None], dict | None] = {}  # by verb and seed
 
-    def wrong(self) -> list[str]:
+    def find_failures(self) -> list[str]:
         """Runs the case and returns everything that is wrong."""
         case = self._case
         self._logs.mkdir(parents=True)
@@ -79,25 +79,27 @@ class CaseRun:
             (self._root / "elsewhere").mkdir()
             self._output.symlink_to(self._root / "elsewhere")
         prepared = self._reference(case, verb="prepare")
-        if prepared is None or self._wrong:
-            return self._wrong
+        if prepared is None or self._failures:
+            return self._failures
         reference = prepared if case.verb == "prepare" else self._reference(case)
         if reference is None:
-            return self._wrong
-        for found in differences(_without_manifests(prepared), _without_manifests(reference)):
-            self._wrong.append(f"converted, unlike prepared: {found}")
+            return self._failures
+        for difference in differences(_without_manifests(prepared), _without_manifests(reference)):
+            self._failures.append(f"converted, unlike prepared: {difference}")
         self._fill_output()
-        around = self._surroundings()
+        before = self._surroundings()
         if case.fault.startswith(("second", "paused")):
             self._two_runs(reference)
         else:
             self._one_run(reference)
-        self._wrong += [f"around the output: {found}" for found in differences(around, self._surroundings())]
-        return self._wrong
+        self._failures += [
+            f"around the output: {difference}" for difference in differences(before, self._surroundings())
+        ]
+        return self._failures
 
     def _surroundings(self) -> dict:
-        around = snapshot(self._root, leave_out=self._output)
-        outside = ("logs", "input", "elsewhere", "references")
+        files = snapshot(self._root, leave_out=self._output)
+        own_folders = ("logs", "input", "elsewhere", "references")
         parents = {
             str(folder.relative_to(self._root))
             for folder in self._output.parents
@@ -105,11 +107,13 @@ class CaseRun:
         }
         return {
             name: content
-            for name, content in around.items()
-            if name not in parents and not name.startswith(outside)
+            for name, content in files.items()
+            if name not in parents and not name.startswith(own_folders)
         }
 
-    def _argv(self, output: Path, *more: str, seed: int | None = None, verb: str | None = None) -> list[str]:
+    def _argv(
+        self, output: Path, *extra_options: str, seed: int | None = None, verb: str | None = None
+    ) -> list[str]:
         """Returns the arguments of a run of `verb`; by default that of the case."""
         case = self._case
         if (verb or case.verb) == "convert":
@@ -120,9 +124,9 @@ class CaseRun:
                 "--output_format",
                 case.output_format,
                 f"--output={output}",
-                *more,
+                *extra_options,
             ]
-        return self._prepare(output, case.output_format, *more, seed=seed)
+        return self._prepare(output, case.output_format, *extra_options, seed=seed)
 
     def _source(self, seed: int | None) -> Path:
         """Returns the dataset that a run of `convert` reads, if it can be made."""
@@ -131,7 +135,7 @@ class CaseRun:
             Child(self._prepare(folder, self._case.converted_from, seed=seed), self._logs).wait()
         return folder
 
-    def _prepare(self, output: Path, output_format: str, *more: str, seed: int | None) -> list[str]:
+    def _prepare(self, output: Path, output_format: str, *extra_options: str, seed: int | None) -> list[str]:
         case = self._case
         options = [*case.options, "--output_format", output_format]
         if seed is not None:
@@ -143,7 +147,7 @@ class CaseRun:
             f"--tokenizer={self._root / 'tokenizer'}",
             f"--output={output}",
             *options,
-            *more,
+            *extra_options,
         ]
 
     def _reference(self, case: Case, seed: int | None = None, verb: str | None = None) -> dict | None:
@@ -155,19 +159,19 @@ class CaseRun:
 
     def _make_reference(self, case: Case, seed: int | None, verb: str | None) -> dict | None:
         folder = self._root / "references" / f"{verb or case.verb}-{seed}" / case.output
-        ended = Child(self._argv(folder, seed=seed, verb=verb), self._logs).wait()
-        self._check_message(ended, "undisturbed")
-        if case.refused or (ended.status and "--num_shards" in ended.err):
-            if ended.status == 0:
-                self._wrong.append(f"undisturbed: accepted despite {case.refused}")
+        result = Child(self._argv(folder, seed=seed, verb=verb), self._logs).wait()
+        self._check_message(result, "undisturbed")
+        if case.is_refused or (result.status and "--num_shards" in result.err):
+            if result.status == 0:
+                self._failures.append(f"undisturbed: accepted despite {case.is_refused}")
             elif list(folder.glob("*/manifest.json")):
-                self._wrong.append("undisturbed: refused, but there is a manifest")
+                self._failures.append("undisturbed: refused, but there is a manifest")
             return None
-        if ended.status != 0:
-            self._wrong.append(f"undisturbed: status {ended.status}: {ended.err.strip()[-300:]}")
+        if result.status != 0:
+            self._failures.append(f"undisturbed: status {result.status}: {result.err.strip()[-300:]}")
             return None
         if seed is None:
-            self._wrong += [f"undisturbed: {found}" for found in self._oracle.check(case, folder)]
+            self._failures += [f"undisturbed: {message}" for message in self._oracle.check(case, folder)]
         return dataset_files(folder)
 
     def _fill_output(self) -> None:
@@ -180,50 +184,61 @@ class CaseRun:
                 (output / name).write_bytes(b"the user's own")
                 self._users[name] = b"the user's own"
         elif before in ("same", "other"):
-            ended = Child(self._argv(output, seed=None if before == "same" else 5), self._logs).wait()
-            if ended.status != 0:
-                self._wrong.append(f"before: status {ended.status}: {ended.err.strip()[-300:]}")
+            result = Child(self._argv(output, seed=None if before == "same" else 5), self._logs).wait()
+            if result.status != 0:
+                self._failures.append(f"before: status {result.status}: {result.err.strip()[-300:]}")
 
     def _one_run(self, reference: dict) -> None:
         case = self._case
-        found = snapshot(self._output)
-        more = (
+        before = snapshot(self._output)
+        resume_options = (
             ()
             if case.before == "nothing"
             else random.Random(case.name).choice(((), ("--overwrite",), ("--resume",)))
         )
-        ended = Child(self._argv(self._output, *more), self._logs, **self._fault()).wait()
-        label = f"{case.fault} at {case.at} {more}"
-        if ended.status == -signal.SIGKILL and case.fault == "kill":
+        result = Child(self._argv(self._output, *resume_options), self._logs, **self._fault()).wait()
+        label = f"{case.fault} at {case.fault_change} {resume_options}"
+        if result.status == -signal.SIGKILL and case.fault == "kill":
             self._check_users(label)
         else:
-            self._check_end(ended, label, found, reference)
+            self._check_end(result, label, before, reference)
         if case.fault in ("input_gone",):
             return
-        found = snapshot(self._output)
-        whole = bool(list(self._output.glob("*/manifest.json"))) and not self._oracle.defects(self._output)
-        if whole:
-            self._wrong += [f"{label}: whole, but {loss}" for loss in self._oracle.losses(case, self._output)]
-        again = Child(self._argv(self._output, *case.follow_up), self._logs).wait()
+        before = snapshot(self._output)
+        is_complete = bool(list(self._output.glob("*/manifest.json"))) and not self._oracle.defects(
+            self._output
+        )
+        if is_complete:
+            self._failures += [
+                f"{label}: whole, but {loss}" for loss in self._oracle.losses(case, self._output)
+            ]
+        second_result = Child(self._argv(self._output, *case.follow_up), self._logs).wait()
         label += f", then {case.follow_up}"
-        self._check_end(again, label, found, reference)
-        if again.status != 0 and not whole and not self._users and case.before not in ("same", "other"):
-            self._wrong.append(f"{label}: status {again.status}: {again.err.strip()[-300:]}")
+        self._check_end(second_result, label, before, reference)
+        if (
+            second_result.status != 0
+            and not is_complete
+            and not self._users
+            and case.before not in ("same", "other")
+        ):
+            self._failures.append(
+                f"{label}: status {second_result.status}: {second_result.err.strip()[-300:]}"
+            )
 
     def _fault(self) -> dict:
         case, rng = self._case, random.Random(self._case.name)
-        watched = {"watched": str(self._output.resolve()), "at": case.at}
+        options = {"watched_folder": str(self._output.resolve()), "fault_change": case.fault_change}
         if case.output == "link":
-            watched["watched"] = str(self._output)
+            options["watched_folder"] = str(self._output)
         if case.fault == "kill":
-            return {**watched, "strike": faults.kill}
+            return {**options, "fault": faults.kill}
         if case.fault in ("error", "error_from"):
-            strike = faults.failing(rng.choice(faults.ERRORS))
-            return {**watched, "strike": strike, "from_then_on": case.fault == "error_from"}
+            fault = faults.failing(rng.choice(faults.ERRORS))
+            return {**options, "fault": fault, "from_then_on": case.fault == "error_from"}
         if case.fault == "clock":
-            return {**watched, "strike": faults.jump}
+            return {**options, "fault": faults.jump}
         if case.fault == "input_gone":
-            return {**watched, "strike": faults.removing(sorted((self._root / "input").iterdir()))}
+            return {**options, "fault": faults.removing(sorted((self._root / "input").iterdir()))}
         if case.fault == "file_size":
             return {"prepare": faults.limit_file_size(int(2 ** rng.uniform(3, 14)))}
         return {}
@@ -231,88 +246,102 @@ class CaseRun:
     def _two_runs(self, reference: dict) -> None:
         """Starts two runs with one output folder, concurrently or one while the other is paused."""
         case, output = self._case, self._output
-        found = snapshot(output)
+        before = snapshot(output)
         seed = None if case.fault == "second_same" else 7
         verb = random.Random(case.name).choice(("prepare", case.verb))
-        same = seed is None and verb == case.verb
-        other = reference if same else self._reference(case, seed, verb)
-        more = ("--overwrite",) if case.fault == "paused_overwrite" else ()
-        argv, second_argv = self._argv(output), self._argv(output, *more, seed=seed, verb=verb)
+        is_same_run = seed is None and verb == case.verb
+        other_reference = reference if is_same_run else self._reference(case, seed, verb)
+        second_options = ("--overwrite",) if case.fault == "paused_overwrite" else ()
+        argv, second_argv = self._argv(output), self._argv(output, *second_options, seed=seed, verb=verb)
         if case.fault.startswith("paused"):
-            fault = {**self._fault(), "watched": str(output), "at": case.at, "strike": faults.stop}
+            fault = {
+                **self._fault(),
+                "watched_folder": str(output),
+                "fault_change": case.fault_change,
+                "fault": faults.stop,
+            }
             first = Child(argv, self._logs, **fault)
-            standing = first.stopped()
+            is_stopped = first.wait_for_stop()
             second = Child(second_argv, self._logs).wait()
-            if standing:
+            if is_stopped:
                 os.kill(first.pid, signal.SIGCONT)
-            ends = (
-                [(second, other), (first.wait(), reference)]
-                if standing
-                else [(first.wait(), reference), (second, other)]
+            outcomes = (
+                [(second, other_reference), (first.wait(), reference)]
+                if is_stopped
+                else [(first.wait(), reference), (second, other_reference)]
             )
         else:
             first = Child(argv, self._logs)
             time.sleep(random.Random(case.name).choice((0, 0, 0.1, 0.5, 1)))
             second = Child(second_argv, self._logs)
-            ends = [(second.wait(), other), (first.wait(), reference)]
-        label = f"{case.fault} at {case.at}"
-        for ended, _ in ends:
-            self._check_message(ended, label)
+            outcomes = [(second.wait(), other_reference), (first.wait(), reference)]
+        label = f"{case.fault} at {case.fault_change}"
+        for result, _ in outcomes:
+            self._check_message(result, label)
         self._check_users(label)
-        won = [files for ended, files in ends if ended.status == 0]
-        if won:
-            self._wrong += [f"{label}: {wrong}" for wrong in self._oracle.check(case, output)]
-            now = {name: data for name, data in dataset_files(output).items() if name not in self._users}
-            if all(now != files for files in won):
-                self._wrong.append(f"{label}: the files are of neither run: {differences(won[-1], now)[:5]}")
+        finished_files = [files for result, files in outcomes if result.status == 0]
+        if finished_files:
+            self._failures += [f"{label}: {message}" for message in self._oracle.check(case, output)]
+            files_now = {
+                name: data for name, data in dataset_files(output).items() if name not in self._users
+            }
+            if all(files_now != files for files in finished_files):
+                self._failures.append(
+                    f"{label}: the files are of neither run: {differences(finished_files[-1], files_now)[:5]}"
+                )
         elif case.before in ("nothing", "empty"):
-            failures = [(ended.status, ended.err.strip()[-200:]) for ended, _ in ends]
-            self._wrong.append(f"{label}: both runs failed: {failures}")
+            failures = [(result.status, result.err.strip()[-200:]) for result, _ in outcomes]
+            self._failures.append(f"{label}: both runs failed: {failures}")
         elif case.before in ("same", "other") or self._users:
-            self._wrong += [
-                f"{label}: both refused, but {change}" for change in differences(found, snapshot(output))
+            self._failures += [
+                f"{label}: both refused, but {change}" for change in differences(before, snapshot(output))
             ]
 
-    def _check_end(self, ended: Ended, label: str, found: dict, reference: dict) -> None:
+    def _check_end(self, result: Ended, label: str, before: dict, reference: dict) -> None:
         """Checks what must hold after a run that was not killed."""
-        self._check_message(ended, label)
+        self._check_message(result, label)
         self._check_users(label)
-        if ended.status == 0:
-            self._wrong += [f"{label}: {wrong}" for wrong in self._oracle.check(self._case, self._output)]
-            now = {
+        if result.status == 0:
+            self._failures += [
+                f"{label}: {message}" for message in self._oracle.check(self._case, self._output)
+            ]
+            files_now = {
                 name: data for name, data in dataset_files(self._output).items() if name not in self._users
             }
-            self._wrong += [
-                f"{label}: not the undisturbed run's: {wrong}" for wrong in differences(reference, now)[:5]
+            self._failures += [
+                f"{label}: not the undisturbed run's: {message}"
+                for message in differences(reference, files_now)[:5]
             ]
-        elif ended.status == 2:
-            changes = differences(found, snapshot(self._output))
+        elif result.status == 2:
+            changes = differences(before, snapshot(self._output))
             # The run may delete an empty staging folder, and the lock of a run that was killed.
             allowed = ["'_staging' is gone", "'_staging/run.lock' is gone"]
             # If every change fails, it cannot delete its own either.
-            if "cannot release the lock" in ended.err:
+            if "cannot release the lock" in result.err:
                 allowed += ["'_staging' is new", "'_staging/run.lock' is new"]
-            self._wrong += [f"{label}: refused, but {change}" for change in changes if change not in allowed]
+            self._failures += [
+                f"{label}: refused, but {change}" for change in changes if change not in allowed
+            ]
 
     def _check_users(self, label: str) -> None:
         for name, data in self._users.items():
             path = self._output / name
             if not path.is_file() or path.read_bytes() != data:
-                self._wrong.append(f"{label}: the user's own {name} is gone or changed")
+                self._failures.append(f"{label}: the user's own {name} is gone or changed")
 
-    def _check_message(self, ended: Ended, label: str) -> None:
+    def _check_message(self, result: Ended, label: str) -> None:
         """Checks that the run ended with status 0, or with a message for the user."""
-        if ended.status is None:
-            self._wrong.append(f"{label}: hangs: {ended.err.strip()[-300:]}")
-        elif "Traceback" in ended.err or ended.status not in (0, 1, 2, -signal.SIGKILL):
-            self._wrong.append(
-                f"{label}: status {ended.status}, with a traceback: {ended.err.strip()[-1500:]}"
+        if result.status is None:
+            self._failures.append(f"{label}: hangs: {result.err.strip()[-300:]}")
+        elif "Traceback" in result.err or result.status not in (0, 1, 2, -signal.SIGKILL):
+            self._failures.append(
+                f"{label}: status {result.status}, with a traceback: {result.err.strip()[-1500:]}"
             )
-        elif ended.status > 0 and not any(
-            line.startswith(("prepare: ", "convert: ")) for line in ended.err.splitlines()
+        elif result.status > 0 and not any(
+            line.startswith(("prepare: ", "convert: ")) for line in result.err.splitlines()
         ):
-            self._wrong.append(
-                f"{label}: status {ended.status} without a message: {ended.err.strip()[-300:]}"
+            self._failures.append(
+                f"{label}: status {result.status} without a message: {result.err.strip()[-300:]}"
             )
 
 
@@ -335,7 +364,7 @@ def main() -> int:
 
     remember_signatures()
     numbers = args.only or range(args.first, args.first + args.cases)
-    seen: Counter[str] = Counter()
+    feature_counts: Counter[str] = Counter()
     wrong_cases = 0
     with tempfile.TemporaryDirectory(prefix="fuzz-") as temporary:
         root = args.keep or Path(temporary)
@@ -344,29 +373,29 @@ def main() -> int:
         try:
             for number in numbers:
                 case = make_case(args.seed, number)
-                seen.update(
+                feature_counts.update(
                     [
                         f"{case.verb} {case.output_format}",
                         f"fault {case.fault}",
                         f"before {case.before}",
-                        f"refused: {case.refused}",
+                        f"refused: {case.is_refused}",
                     ]
                 )
                 if args.show:
-                    shown = dataclasses.replace(
+                    summary = dataclasses.replace(
                         case,
                         files=tuple(dataclasses.replace(f, content=b"", documents=()) for f in case.files),
                     )
-                    print(f"case {number}: {shown}", flush=True)
-                wrong = CaseRun(case, root / case.name, oracle).wrong()
-                for line in wrong:
+                    print(f"case {number}: {summary}", flush=True)
+                failures = CaseRun(case, root / case.name, oracle).find_failures()
+                for line in failures:
                     print(f"WRONG case {number}: {line}", flush=True)
-                wrong_cases += bool(wrong)
+                wrong_cases += bool(failures)
                 if not args.keep:
                     shutil.rmtree(root / case.name)
         finally:
             oracle.close()
-    print(", ".join(f"{count} {what}" for what, count in sorted(seen.items())))
+    print(", ".join(f"{count} {feature}" for feature, count in sorted(feature_counts.items())))
     print(f"{len(numbers)} cases, {wrong_cases} of them wrong")
     return 1 if wrong_cases else 0
 

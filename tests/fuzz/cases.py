@@ -48,7 +48,7 @@ class InputFile:
     content: bytes
     documents: tuple[str, ...]
     """The documents that a reader must find in it, in order, without blank ones."""
-    bad: int
+    bad_records: int
     """Number of its records that are not documents."""
 
 
@@ -81,7 +81,7 @@ class Case:
     """One of BEFORE."""
     fault: str
     """One of FAULTS."""
-    at: int
+    fault_change: int
     """The change to the file system at which the fault happens, counted from 1."""
     follow_up: tuple[str, ...]
     """Additional options of the run after the fault."""
@@ -94,13 +94,13 @@ class Case:
     @property
     def documents(self) -> list[str]:
         """The documents that the dataset must contain, in no particular order."""
-        found = [text for file in self.files for text in file.documents]
-        return list(dict.fromkeys(found)) if self.dedup else found
+        texts = [text for file in self.files for text in file.documents]
+        return list(dict.fromkeys(texts)) if self.dedup else texts
 
     @property
-    def refused(self) -> str | None:
+    def is_refused(self) -> str | None:
         """The reason for which even a run without a fault must fail, or None."""
-        if not self.skip_bad and any(file.bad for file in self.files):
+        if not self.skip_bad and any(file.bad_records for file in self.files):
             return "bad records"
         if not self.documents:
             return "no documents"
@@ -126,8 +126,8 @@ def make_case(seed: int, number: int) -> Case:
     packing = rng.choice(("concat", "concat", "best_fit", "pad", "none"))
     formats = DOCUMENT_FORMATS if packing == "none" else ROW_FORMATS
     output_format = rng.choice(("tfrecord", "tfrecord", *formats) if packing != "none" else formats)
-    others = [name for name in formats if name != output_format]
-    converted_from = rng.choice((None, None, rng.choice(others)))
+    other_formats = [name for name in formats if name != output_format]
+    converted_from = rng.choice((None, None, rng.choice(other_formats)))
     dedup = rng.random() < 0.2
     append_eos = rng.random() < 0.3
     options = ["--document", document, "--packing", packing, "--seed", str(rng.randrange(3))]
@@ -164,7 +164,7 @@ def make_case(seed: int, number: int) -> Case:
         neighbours=tuple(rng.sample(_NEIGHBOURS, 4)),
         before=rng.choice(BEFORE),
         fault=rng.choice(FAULTS),
-        at=int(2 ** rng.uniform(0, 6)),
+        fault_change=int(2 ** rng.uniform(0, 6)),
         follow_up=rng.choice(((), ("--resume",), ("--resume",), ("--overwrite",))),
     )
 
@@ -198,9 +198,9 @@ def _text(rng: random.Random, name: str, texts: list[str], document: str) -> Inp
     else:
         # Blank lines separate paragraphs, which neither begin nor end with white space.
         inner = [[part for part in text.split(" ") if part.strip()] or ["a"] for text in texts]
-        joined = [newline.join(parts) for parts in inner]
-        body = (newline * 2).join(joined) + rng.choice(("", newline))
-        documents = [text.replace("\r\n", "\n") for text in joined]
+        paragraph_texts = [newline.join(parts) for parts in inner]
+        body = (newline * 2).join(paragraph_texts) + rng.choice(("", newline))
+        documents = [text.replace("\r\n", "\n") for text in paragraph_texts]
         if document == "file":
             documents = [body.removesuffix("\r").replace("\r\n", "\n")]
     content = body.encode()
@@ -211,18 +211,18 @@ def _text(rng: random.Random, name: str, texts: list[str], document: str) -> Inp
 
 
 def _jsonl(rng: random.Random, name: str, texts: list[str], bad_share: float) -> InputFile:
-    lines, documents, bad = [], [], 0
-    broken = ('{"text": ', '{"other": "a"}', '{"text": 3}', "[1]", '{"text": "\\ud800"}', "\xff")
+    lines, documents, bad_count = [], [], 0
+    broken_records = ('{"text": ', '{"other": "a"}', '{"text": 3}', "[1]", '{"text": "\\ud800"}', "\xff")
     for text in texts:
         text = text.replace("tokens", rng.choice(("tokens", "to\nkens", "\t", "\u0000")))
         if rng.random() < bad_share:
-            lines.append(rng.choice(broken).encode("latin-1"))
-            bad += 1
+            lines.append(rng.choice(broken_records).encode("latin-1"))
+            bad_count += 1
         else:
             lines.append(json.dumps({"id": 1, "text": text}, ensure_ascii=rng.random() < 0.5).encode())
             documents.append(text)
     content = b"\n".join(lines) + rng.choice((b"", b"\n"))
-    return _packed(rng, name.format("jsonl"), content, documents, bad)
+    return _packed(rng, name.format("jsonl"), content, documents, bad_count)
 
 
 def _parquet(rng: random.Random, name: str, texts: list[str], bad_share: float) -> InputFile:
@@ -238,14 +238,14 @@ def _parquet(rng: random.Random, name: str, texts: list[str], bad_share: float) 
 _MAKERS = {"jsonl": _jsonl, "parquet": _parquet}
 
 
-def _packed(rng: random.Random, name: str, content: bytes, documents: list[str], bad: int) -> InputFile:
+def _packed(rng: random.Random, name: str, content: bytes, documents: list[str], bad_count: int) -> InputFile:
     non_blank = tuple(text for text in documents if text and not text.isspace())
     codec = rng.choice(("", "", "", ".gz", ".bz2", ".zst"))
     if codec == ".gz":
-        middle = rng.randrange(len(content) + 1)  # gzip files with several members are common
-        content = gzip.compress(content[:middle], mtime=0) + gzip.compress(content[middle:], mtime=0)
+        member_end = rng.randrange(len(content) + 1)  # gzip files with several members are common
+        content = gzip.compress(content[:member_end], mtime=0) + gzip.compress(content[member_end:], mtime=0)
     elif codec == ".bz2":
         content = bz2.compress(content)
     elif codec == ".zst":
         content = pa.compress(content, codec="zstd", asbytes=True)
-    return InputFile(name + codec, content, non_blank, bad)
+    return InputFile(name + codec, content, non_blank, bad_count)

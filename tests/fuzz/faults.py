@@ -43,10 +43,10 @@ class Child:
     Args:
         argv: The verb and its arguments.
         log: The folder for its output.
-        watched: The folder whose changes are counted.
-        at: The number of the change at which the child calls `strike`.
-        strike: Causes the fault. Gets the path that is about to change.
-        from_then_on: Whether to call `strike` at all later changes, too.
+        watched_folder: The folder whose changes are counted.
+        fault_change: The number of the change at which the child calls `fault`.
+        fault: Causes the fault. Gets the path that is about to change.
+        from_then_on: Whether to call `fault` at all later changes, too.
         prepare: Called in the child before the verb.
     """
 
@@ -57,9 +57,9 @@ class Child:
         argv: list[str],
         log: Path,
         *,
-        watched: str = "",
-        at: int = 0,
-        strike: Callable[[str], None] | None = None,
+        watched_folder: str = "",
+        fault_change: int = 0,
+        fault: Callable[[str], None] | None = None,
         from_then_on: bool = False,
         prepare: Callable[[], None] | None = None,
     ):
@@ -77,8 +77,8 @@ class Child:
             try:
                 for (_, write_end), descriptor in zip(pipes, (1, 2), strict=True):
                     os.dup2(write_end, descriptor)
-                if strike is not None:
-                    _watch(watched, at, strike, from_then_on)
+                if fault is not None:
+                    _watch(watched_folder, fault_change, fault, from_then_on)
                 if prepare is not None:
                     prepare()
                 status = _run(argv)
@@ -92,7 +92,7 @@ class Child:
         for _, write_end in pipes:
             os.close(write_end)
 
-    def stopped(self) -> bool:
+    def wait_for_stop(self) -> bool:
         """Waits until the child has stopped itself or ended, and returns whether it stopped."""
         _, status = os.waitpid(self.pid, os.WUNTRACED)
         if os.WIFSTOPPED(status):
@@ -104,26 +104,26 @@ class Child:
         """Waits until the child ends. Kills it if it hangs."""
         if not hasattr(self, "_status"):
             end = time.monotonic() + TIMEOUT
-            while not (found := os.waitpid(self.pid, os.WNOHANG))[0]:
+            while not (pid_and_status := os.waitpid(self.pid, os.WNOHANG))[0]:
                 if time.monotonic() > end:
                     os.kill(self.pid, signal.SIGKILL)
                     os.waitpid(self.pid, 0)
-                    found = (self.pid, None)
+                    pid_and_status = (self.pid, None)
                     break
                 time.sleep(0.01)
-            self._status = None if found[1] is None else os.waitstatus_to_exitcode(found[1])
-        return Ended(self._status, *map(self._printed, self._pipes, self._logs))
+            self._status = None if pid_and_status[1] is None else os.waitstatus_to_exitcode(pid_and_status[1])
+        return Ended(self._status, *map(self._read_output, self._pipes, self._logs))
 
-    def _printed(self, pipe: int, log: Path) -> str:
+    def _read_output(self, pipe: int, log: Path) -> str:
         """Reads a pipe, and copies its content to a file for `--keep`."""
-        printed = b""
+        output = b""
         # There is no end of file if other processes of the run still have it open.
         with contextlib.suppress(BlockingIOError):
             while piece := os.read(pipe, _PIPE_BYTES):
-                printed += piece
+                output += piece
         os.close(pipe)
-        log.write_bytes(printed)
-        return printed.decode(errors="replace")
+        log.write_bytes(output)
+        return output.decode(errors="replace")
 
 
 def _run(argv: list[str]) -> int:
@@ -135,13 +135,13 @@ def _run(argv: list[str]) -> int:
         return end.code if isinstance(end.code, int) else 1
 
 
-def _watch(folder: str, at: int, strike: Callable[[str], None], from_then_on: bool) -> None:
-    """Calls `strike` with the changing path at change number `at` below `folder`."""
+def _watch(folder: str, fault_change: int, fault: Callable[[str], None], from_then_on: bool) -> None:
+    """Calls `fault` with the changing path at change number `fault_change` below `folder`."""
     count = 0
-    striking = False
+    is_in_fault = False
 
     def hook(event: str, arguments: tuple) -> None:
-        nonlocal count, striking
+        nonlocal count, is_in_fault
         if event == "open":
             path, _, flags = arguments
             if not isinstance(flags, int) or not flags & _WRITES:
@@ -150,15 +150,15 @@ def _watch(folder: str, at: int, strike: Callable[[str], None], from_then_on: bo
             path = arguments[1] if event in ("os.rename", "os.link", "os.symlink") else arguments[0]
         else:
             return
-        if striking or not isinstance(path, str | bytes) or not _below(folder, path):
+        if is_in_fault or not isinstance(path, str | bytes) or not _below(folder, path):
             return
         count += 1
-        if count == at or (from_then_on and count > at):
-            striking = True
+        if count == fault_change or (from_then_on and count > fault_change):
+            is_in_fault = True
             try:
-                strike(os.fsdecode(path))
+                fault(os.fsdecode(path))
             finally:
-                striking = False
+                is_in_fault = False
 
     sys.addaudithook(hook)
 
@@ -190,8 +190,8 @@ def failing(number: int) -> Callable[[str], None]:
 
 def jump(_: str) -> None:
     """Sets the process's clock back by more than a year."""
-    real = time.time
-    time.time = lambda: real() - 4e7
+    real_time = time.time
+    time.time = lambda: real_time() - 4e7
     time.time_ns = lambda: int(time.time() * 1e9)
 
 

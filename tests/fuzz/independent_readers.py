@@ -33,10 +33,10 @@ def parsed(records, max_length: int) -> list[np.ndarray]:
         name: tf.io.FixedLenFeature((max_length,), tf.int64) for name in ("input_ids", "attention_mask")
     }
     batch = tf.io.parse_example(records, features)
-    return attended(batch["input_ids"].numpy(), batch["attention_mask"].numpy())
+    return attended_tokens(batch["input_ids"].numpy(), batch["attention_mask"].numpy())
 
 
-def attended(ids, masks) -> list[np.ndarray]:
+def attended_tokens(ids, masks) -> list[np.ndarray]:
     return [np.asarray(row)[np.asarray(mask) == 1] for row, mask in zip(ids, masks, strict=True)]
 
 
@@ -54,25 +54,27 @@ def read_tfrecord(folder: Path, max_length: int) -> list[np.ndarray]:
 def read_arrayrecord(folder: Path, max_length: int) -> list[np.ndarray]:
     from array_record.python.array_record_module import ArrayRecordReader
 
-    found = []
+    records = []
     for path in shards(folder, "array_record"):
-        found += parsed(ArrayRecordReader(path).read_all(), max_length)
-    return found
+        records += parsed(ArrayRecordReader(path).read_all(), max_length)
+    return records
 
 
 def read_parquet(folder: Path, max_length: int | None) -> list[np.ndarray]:
     import pyarrow.parquet as pq
 
-    found = []
+    records = []
     for path in shards(folder, "parquet"):
         columns = pq.read_table(path).to_pydict()
         ids = columns["input_ids"]
-        found += map(np.array, ids) if max_length is None else attended(ids, columns["attention_mask"])
-    return found
+        records += (
+            map(np.array, ids) if max_length is None else attended_tokens(ids, columns["attention_mask"])
+        )
+    return records
 
 
 def read_mds(folder: Path, max_length: int) -> list[np.ndarray]:
-    found = []
+    records = []
     for shard in json.loads((folder / "index.json").read_text())["shards"]:
         data = (folder / shard["raw_data"]["basename"]).read_bytes()
         places = np.frombuffer(data, np.uint32, shard["samples"] + 1, 4)
@@ -82,8 +84,8 @@ def read_mds(folder: Path, max_length: int) -> list[np.ndarray]:
             for name, kind, size in zip(shard["column_names"], kinds, shard["column_sizes"], strict=True):
                 columns[name] = np.frombuffer(data, kind, max_length, place)
                 place += size
-            found += attended([columns["input_ids"]], [columns["attention_mask"]])
-    return found
+            records += attended_tokens([columns["input_ids"]], [columns["attention_mask"]])
+    return records
 
 
 def read_megatron(folder: Path, max_length: None) -> list[np.ndarray]:
@@ -105,11 +107,11 @@ def main() -> None:
     """Serves requests until standard input ends."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     for line in sys.stdin:
-        asked = json.loads(line)
+        request = json.loads(line)
         try:
-            records = READERS[asked["format"]](Path(asked["folder"]), asked["max_length"])
-            joined = np.concatenate([np.empty(0, np.int64), *records])
-            np.savez(asked["to"], ids=joined, lengths=np.array([*map(len, records)], np.int64))
+            records = READERS[request["format"]](Path(request["folder"]), request["max_length"])
+            all_ids = np.concatenate([np.empty(0, np.int64), *records])
+            np.savez(request["to"], ids=all_ids, lengths=np.array([*map(len, records)], np.int64))
             answer = "ok"
         except Exception as error:
             answer = f"{type(error).__name__}: {error}"

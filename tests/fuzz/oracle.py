@@ -28,16 +28,16 @@ _VIEWS = ("report.html",)
 
 def snapshot(folder: Path, leave_out: Path | None = None) -> Snapshot:
     """Returns the content of a folder: files with their bytes, links with their targets, and folders."""
-    found: Snapshot = {}
+    content: Snapshot = {}
     for path in sorted(folder.rglob("*")):
         if leave_out is not None and (path == leave_out or leave_out in path.parents):
             continue
         name = str(path.relative_to(folder))
         if path.is_symlink():
-            found[name] = f"link to {path.readlink()}"
+            content[name] = f"link to {path.readlink()}"
         else:
-            found[name] = "folder" if path.is_dir() else path.read_bytes()
-    return found
+            content[name] = "folder" if path.is_dir() else path.read_bytes()
+    return content
 
 
 def dataset_files(folder: Path) -> Snapshot:
@@ -109,9 +109,9 @@ class Oracle:
         manifests = sorted(folder.glob("*/manifest.json"))
         rows: list[np.ndarray] = []
         for manifest in manifests:
-            asked = {"folder": str(manifest.parent), "format": case.output_format, "max_length": max_length}
-            asked["to"] = str(self._arrays)
-            self._reader.stdin.write(json.dumps(asked) + "\n")
+            request = {"folder": str(manifest.parent), "format": case.output_format, "max_length": max_length}
+            request["to"] = str(self._arrays)
+            self._reader.stdin.write(json.dumps(request) + "\n")
             self._reader.stdin.flush()
             answer = json.loads(self._reader.stdout.readline())
             if answer != "ok":
@@ -124,8 +124,8 @@ class Oracle:
         expected = [ids for ids in expected if len(ids)]
         if case.packing == "none":
             if len(manifests) == 1 and self._one_unit(folder):
-                same = [*map(_key, rows)] == [*map(_key, expected)]
-                return [] if same else ["the records are not equal to the documents in order"]
+                is_same = [*map(_key, rows)] == [*map(_key, expected)]
+                return [] if is_same else ["the records are not equal to the documents in order"]
             return _compare("documents", map(_key, rows), map(_key, expected))
         if case.packing == "pad":
             pieces = [
@@ -140,8 +140,8 @@ class Oracle:
             and len(manifests) == 1
             and self._one_unit(folder)
         ):
-            same = np.array_equal(_joined(rows), _joined(expected))
-            return [] if same else ["the stream of tokens is not equal to the documents in order"]
+            is_same = np.array_equal(_joined(rows), _joined(expected))
+            return [] if is_same else ["the stream of tokens is not equal to the documents in order"]
         return _compare("tokens", _joined(rows).tolist(), _joined(expected).tolist())
 
     def _one_unit(self, folder: Path) -> bool:
@@ -168,14 +168,15 @@ def _joined(parts: Iterable[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.empty(0, np.int64), *parts])
 
 
-def _compare(what: str, found: Iterable, expected: Iterable) -> list[str]:
+def _compare(item: str, actual: Iterable, expected: Iterable) -> list[str]:
     """Returns the differences of two multisets."""
     from collections import Counter
 
-    found, expected = Counter(found), Counter(expected)
-    if found == expected:
+    actual, expected = Counter(actual), Counter(expected)
+    if actual == expected:
         return []
-    lost, added = expected - found, found - expected
+    missing, excess = expected - actual, actual - expected
     return [
-        f"{lost.total()} {what} lost ({list(lost.items())[:5]}), {added.total()} in excess ({list(added.items())[:5]})"
+        f"{missing.total()} {item} lost ({list(missing.items())[:5]}), "
+        f"{excess.total()} in excess ({list(excess.items())[:5]})"
     ]

@@ -11,13 +11,13 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 _WORDS = ["the", "mill", "turns", "raw", "text", "into", "tokens", "and", "rows", "of", "one", "length"]
 
 
-def _unigram(of_text: bool = False) -> tuple[Tokenizer, dict[str, str]]:
+def _unigram(for_text: bool = False) -> tuple[Tokenizer, dict[str, str]]:
     pieces = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "▁", *("▁" + word for word in _WORDS)]
     pieces += sorted(set("".join(_WORDS)) | set("日本語Ελλάδαß[]<>|"))
     scores = [
         0.0 if piece.startswith("<") and len(piece) > 2 else -float(i) for i, piece in enumerate(pieces)
     ]
-    if of_text:  # the model also finds its control pieces in texts, so give them names that no text contains
+    if for_text:  # the model also finds its control pieces in texts, so give them names that no text contains
         pieces[:5] = [
             piece if piece == "<unk>" else chr(0x10FF00 + id) for id, piece in enumerate(pieces[:5])
         ]
@@ -25,7 +25,7 @@ def _unigram(of_text: bool = False) -> tuple[Tokenizer, dict[str, str]]:
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
-    if not of_text:
+    if not for_text:
         tokenizer.add_special_tokens(["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
@@ -34,7 +34,7 @@ def _unigram(of_text: bool = False) -> tuple[Tokenizer, dict[str, str]]:
     return tokenizer, {**names, "unk": "<unk>", "mask": "<mask>"}
 
 
-def _wordpiece(of_text: bool = False) -> tuple[Tokenizer, dict[str, str]]:
+def _wordpiece(for_text: bool = False) -> tuple[Tokenizer, dict[str, str]]:
     letters = sorted(set("".join(_WORDS)) | set("日本語ελλάδα[]<>|#"))
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_WORDS, *letters]
     vocabulary += ["##" + each for each in letters]
@@ -52,11 +52,11 @@ def _wordpiece(of_text: bool = False) -> tuple[Tokenizer, dict[str, str]]:
     return tokenizer, {**names, "eos": "[SEP]", "mask": "[MASK]"}
 
 
-def _byte_level(of_text: bool = False) -> tuple[Tokenizer, dict[str, str]]:
+def _byte_level(for_text: bool = False) -> tuple[Tokenizer, dict[str, str]]:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("Ġ", "m"), ("i", "l"), ("Ġm", "il"), ("Ġmil", "l")]
     merges.append(("e", "n"))
-    vocabulary = ["<pad>", *alphabet, *(left + right for left, right in merges)]
+    vocabulary = ["<pad>", *alphabet, *(first_piece + second_piece for first_piece, second_piece in merges)]
     tokenizer = Tokenizer(models.BPE({piece: i for i, piece in enumerate(vocabulary)}, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -89,7 +89,7 @@ def expected_ids(kind: str, documents: list[str], append_eos: bool) -> list[list
     tokenizer, names = TOKENIZERS[kind](of_text=True)
     tokenizer.encode_special_tokens = True
     eos = TOKENIZERS[kind]()[0].token_to_id(names["eos"])
-    found = [encoding.ids for encoding in tokenizer.encode_batch(documents)]
+    ids_of_documents = [encoding.ids for encoding in tokenizer.encode_batch(documents)]
     if append_eos:
-        found = [ids if ids[-1:] == [eos] else [*ids, eos] for ids in found]
-    return found
+        ids_of_documents = [ids if ids[-1:] == [eos] else [*ids, eos] for ids in ids_of_documents]
+    return ids_of_documents

@@ -16,7 +16,7 @@ from beam_pipeline.support import buckets
 from tests.google_cloud.loopback import Loopback
 
 
-def use(server: Loopback, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def redirect_google_cloud(server: Loopback, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Redirects gs:// to a local server, with credentials of a fictitious account, which are written to `folder`.
 
     Nothing leaves the machine: other https requests fail at a closed port. Retries in this process wait milliseconds

@@ -8,40 +8,40 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.google_cloud.loopback import Request, Response
-from tests.google_cloud.resource_lives import ResourceLives
+from tests.google_cloud.resource_lifecycles import ResourceLifecycles
 
 _KINDS = {"instanceTemplates": "regions/europe-west4", "resourcePolicies": "regions/europe-west4"}
 _KINDS["instanceGroupManagers"] = "zones/europe-west4-b"
 
 
-class Compute(ResourceLives):
-    """The stand-in. `existing` is the group. A life's states are those of the group's instances in listings of them.
+class Compute(ResourceLifecycles):
+    """The stand-in. `existing` is the group. A lifecycle's states are those of the group's instances in listings.
 
     A state is an instance status of all hosts, or a list of (status, action, error code) of each host. Functions in a
-    life are called with the hosts' metadata.
+    lifecycle are called with the hosts' metadata.
 
     Attributes:
         parts: The resources that exist, by (kind, name).
         failures: For each kind, the error codes with which its next operations fail.
         failed_deletions: For each kind, the error code with which all operations that delete it fail.
         used_by_others: Resources, by (kind, name), that a resource of another user needs.
-        slow: How many times an operation is shown as running.
+        polls_to_finish: How many times an operation is shown as running.
         status: The group's status, if it is not stable.
     """
 
-    def __init__(self, *lives: Sequence[Any], slow: int = 1, **place: Any):
-        super().__init__(*lives, **place)
+    def __init__(self, *lifecycles: Sequence[Any], polls_to_finish: int = 1, **options: Any):
+        super().__init__(*lifecycles, **options)
         self.parts: dict[tuple[str, str], dict] = {}
         self.failures: dict[str, list[str]] = {}
         self.failed_deletions: dict[str, str] = {}
         self.used_by_others: set[tuple[str, str]] = set()
-        self.slow = slow
+        self.polls_to_finish = polls_to_finish
         self.status: dict = {}
         self._operations: dict[str, dict] = {}
         self._requests: dict[str, dict] = {}
 
     @property
-    def left(self) -> bool:
+    def resource_exists(self) -> bool:
         return bool(self.parts)
 
     @property
@@ -62,15 +62,15 @@ class Compute(ResourceLives):
     def serve(self, request: Request) -> Response:
         prefix = f"/compute/v1/projects/{self._project}/"
         assert request.path.startswith(prefix), request.path
-        scope, place, kind, *rest = request.path.removeprefix(prefix).split("/")
+        scope, place, kind, *name_and_action = request.path.removeprefix(prefix).split("/")
         if kind == "operations":
-            return self._show_operation(rest[0])
+            return self._show_operation(name_and_action[0])
         assert _KINDS[kind] == f"{scope}/{place}", request.path
-        match request.method, rest:
+        match request.method, name_and_action:
             case "POST", []:
                 return self._insert(kind, json.loads(request.body), request.query["requestId"])
-            case _ if (kind, rest[0]) not in self.parts:
-                return Response.error(404, f"The resource {kind}/{rest[0]} was not found")
+            case _ if (kind, name_and_action[0]) not in self.parts:
+                return Response.error(404, f"The resource {kind}/{name_and_action[0]} was not found")
             case "GET", [name]:
                 return self._show(kind, name)
             case "DELETE", [name]:
@@ -89,9 +89,9 @@ class Compute(ResourceLives):
         operation = self._operation(code)
         if code is None:
             if kind == "instanceGroupManagers":
-                for used in self._used(body):
-                    if used not in self.parts:
-                        return Response.error(404, f"The resource {used} was not found")
+                for needed_part in self._used(body):
+                    if needed_part not in self.parts:
+                        return Response.error(404, f"The resource {needed_part} was not found")
                 self.created.append(body)
             self.put(kind, body)
         self._requests[request_id] = operation
@@ -110,8 +110,8 @@ class Compute(ResourceLives):
 
     def _delete(self, kind: str, name: str) -> Response:
         if kind != "instanceGroupManagers":
-            used = self.existing is not None and (kind, name) in self._used(self.existing)
-            if used or (kind, name) in self.used_by_others:
+            is_used = self.existing is not None and (kind, name) in self._used(self.existing)
+            if is_used or (kind, name) in self.used_by_others:
                 message = f"The {kind} resource '{name}' is already being used by '{name}'"
                 return Response.error(400, message, "resourceInUseByAnotherResource")
             if code := self.failed_deletions.get(kind):
@@ -143,7 +143,7 @@ class Compute(ResourceLives):
     def _operation(self, code: str | None = None) -> dict:
         """Returns a new operation, which fails if there is an error code."""
         name = f"operation-{len(self._operations)}"
-        self._operations[name] = {"name": name, "status": "RUNNING", "left": self.slow}
+        self._operations[name] = {"name": name, "status": "RUNNING", "polls_left": self.polls_to_finish}
         if code is not None:
             error = {"code": code, "message": f"because of {code}"}
             self._operations[name]["error"] = {"errors": [error]}
@@ -151,7 +151,7 @@ class Compute(ResourceLives):
 
     def _show_operation(self, name: str) -> Response:
         operation = self._operations[name]
-        operation["left"] -= 1
-        if operation["left"] < 0:
+        operation["polls_left"] -= 1
+        if operation["polls_left"] < 0:
             operation["status"] = "DONE"
         return Response.of_json(operation)

@@ -59,7 +59,7 @@ class Dataflow(Loopback):
     def __init__(
         self,
         bucket: Bucket,
-        work: Callable[[Dataflow, api.Job], None] | None = None,
+        run_job: Callable[[Dataflow, api.Job], None] | None = None,
         project: str = PROJECT,
         region: str = REGION,
     ):
@@ -68,7 +68,7 @@ class Dataflow(Loopback):
         self.refuse: tuple[int, str] | None = None
         self.cancelled: dict[str, threading.Event] = defaultdict(threading.Event)
         self._bucket = bucket
-        self._work = work or Dataflow.run_staged_pipeline
+        self._work = run_job or Dataflow.run_staged_pipeline
         self._place = (project, region)
         self._messages: dict[str, list[api.JobMessage]] = defaultdict(list)
         self._metrics: dict[str, list[api.MetricUpdate]] = defaultdict(list)
@@ -76,7 +76,7 @@ class Dataflow(Loopback):
         self._creating = threading.Lock()
 
     @property
-    def active(self) -> list[api.Job]:
+    def active_jobs(self) -> list[api.Job]:
         """The jobs that have not ended."""
         return [job for job in self.jobs.values() if job.current_state.name in _ACTIVE]
 
@@ -87,13 +87,15 @@ class Dataflow(Loopback):
         try:
             if call is None:
                 raise Refusal(501, f"{request.path}: the stand-in has no such call")
-            project, region, number, what = call.groups()
-            return _answer(self._serve(request, {"project_id": project, "location": region}, number, what))
+            project, region, number, subresource = call.groups()
+            return _answer(
+                self._serve(request, {"project_id": project, "location": region}, number, subresource)
+            )
         except Refusal as refusal:
             return Response.error(refusal.status, refusal.message)
 
-    def _serve(self, request: Request, place: dict, number: str | None, what: str | None):
-        match request.method, number, what:
+    def _serve(self, request: Request, place: dict, number: str | None, subresource: str | None):
+        match request.method, number, subresource:
             case "POST", None, None:
                 # from_json raises for unknown fields
                 return self.create_job(api.CreateJobRequest(job=api.Job.from_json(request.body), **place))
@@ -102,12 +104,12 @@ class Dataflow(Loopback):
             case "GET", _, None:
                 return self.get_job(api.GetJobRequest(job_id=number, **place))
             case "PUT", _, None:
-                changed = api.Job.from_json(request.body)
-                return self.update_job(api.UpdateJobRequest(job_id=number, job=changed, **place))
+                updated_job = api.Job.from_json(request.body)
+                return self.update_job(api.UpdateJobRequest(job_id=number, job=updated_job, **place))
             case "GET", _, "/messages":
                 since = from_rfc3339(request.query.get("startTime", "1970-01-01T00:00:00Z"))
-                asked = api.ListJobMessagesRequest(job_id=number, start_time=since, **place)
-                return self.list_job_messages(asked)
+                messages_request = api.ListJobMessagesRequest(job_id=number, start_time=since, **place)
+                return self.list_job_messages(messages_request)
             case "GET", _, "/metrics":
                 return self.get_job_metrics(api.GetJobMetricsRequest(job_id=number, **place))
         raise Refusal(501, f"{request.method} {request.path}: the stand-in has no such call")
@@ -120,11 +122,11 @@ class Dataflow(Loopback):
             raise Refusal(*self.refuse)
         job = request.job
         with self._creating:
-            for other in self.active:
+            for active_job in self.active_jobs:
                 if (
-                    other.name == job.name
+                    active_job.name == job.name
                 ):  # the client sees from its client_request_id that it is another one
-                    return other
+                    return active_job
             job.id = f"2026-01-01_00_00_00-{next(self._numbers)}"
             job.current_state = api.JobState.JOB_STATE_PENDING
             self.jobs[job.id] = job
@@ -133,7 +135,7 @@ class Dataflow(Loopback):
 
     def list_jobs(self, request: api.ListJobsRequest) -> api.ListJobsResponse:
         self._check_place(request)
-        return api.ListJobsResponse(jobs=self.active)
+        return api.ListJobsResponse(jobs=self.active_jobs)
 
     def get_job(self, request: api.GetJobRequest) -> api.Job:
         return self._find(request)
@@ -141,7 +143,7 @@ class Dataflow(Loopback):
     def update_job(self, request: api.UpdateJobRequest) -> api.Job:
         job = self._find(request)
         assert request.job.requested_state == api.JobState.JOB_STATE_CANCELLED, request
-        if job in self.active:
+        if job in self.active_jobs:
             job.current_state = api.JobState.JOB_STATE_CANCELLING
             self.cancelled[job.id].set()
         return job
@@ -149,8 +151,10 @@ class Dataflow(Loopback):
     def list_job_messages(self, request: api.ListJobMessagesRequest) -> api.ListJobMessagesResponse:
         self._find(request)
         since = request.start_time
-        found = [message for message in self._messages[request.job_id] if not since or message.time >= since]
-        return api.ListJobMessagesResponse(job_messages=found)
+        messages = [
+            message for message in self._messages[request.job_id] if not since or message.time >= since
+        ]
+        return api.ListJobMessagesResponse(job_messages=messages)
 
     def get_job_metrics(self, request: api.GetJobMetricsRequest) -> api.JobMetrics:
         self._find(request)
@@ -170,22 +174,22 @@ class Dataflow(Loopback):
         time.sleep(0.1)  # so that the launcher sees the job pending
         if not self.cancelled[job.id].is_set():
             job.current_state = api.JobState.JOB_STATE_RUNNING
-        self.say(job, "BASIC", "Worker configuration: n2-standard-4 in europe-west4-b.")
+        self.add_message(job, "BASIC", "Worker configuration: n2-standard-4 in europe-west4-b.")
         try:
             self._work(self, job)
         except Exception as error:
-            self.say(job, "DEBUG", "a debug message")
-            self.say(job, "ERROR", f"Workflow failed. Causes: {error}")
+            self.add_message(job, "DEBUG", "a debug message")
+            self.add_message(job, "ERROR", f"Workflow failed. Causes: {error}")
             job.current_state = api.JobState.JOB_STATE_FAILED
             return
-        ended = "JOB_STATE_CANCELLED" if self.cancelled[job.id].is_set() else "JOB_STATE_DONE"
-        job.current_state = api.JobState[ended]
+        state = "JOB_STATE_CANCELLED" if self.cancelled[job.id].is_set() else "JOB_STATE_DONE"
+        job.current_state = api.JobState[state]
 
-    def say(self, job: api.Job, importance: str, text: str) -> None:
+    def add_message(self, job: api.Job, importance: str, text: str) -> None:
         """Adds a message to the job."""
         kind = api.JobMessageImportance[f"JOB_MESSAGE_{importance}"]
-        moment = {"seconds": int(time.time())}
-        message = api.JobMessage(message_text=text, message_importance=kind, time=moment)
+        timestamp = {"seconds": int(time.time())}
+        message = api.JobMessage(message_text=text, message_importance=kind, time=timestamp)
         self._messages[job.id].append(message)
 
     def staged_pipeline(self, job: api.Job) -> beam_runner_api_pb2.Pipeline:

@@ -74,27 +74,29 @@ class Relay(Loopback):
     def names(self, url: str) -> list[str]:
         """Returns the names of the objects below gs://bucket/folder/, relative to it, sorted."""
         bucket, _, prefix = url.removeprefix("gs://").partition("/")
-        found = json.loads(
+        listing = json.loads(
             self.get(f"/storage/v1/b/{bucket}/o?maxResults=5000&prefix={quote(prefix, safe='')}")
         )
-        assert "nextPageToken" not in found
-        return sorted(item["name"].removeprefix(prefix) for item in found.get("items", []))
+        assert "nextPageToken" not in listing
+        return sorted(item["name"].removeprefix(prefix) for item in listing.get("items", []))
 
     def _ask(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Response:
         connection = http.client.HTTPConnection("127.0.0.1", self._server_port, timeout=60)
         with contextlib.closing(connection):
             connection.request(method, target, body or None, {**headers, "Content-Length": str(len(body))})
-            found = connection.getresponse()
-            data = found.read()
-        kept = {name: value for name, value in found.getheaders() if name.lower() not in _OWN_HEADERS}
-        return Response(found.status, data, kept)
+            response = connection.getresponse()
+            data = response.read()
+        response_headers = {
+            name: value for name, value in response.getheaders() if name.lower() not in _OWN_HEADERS
+        }
+        return Response(response.status, data, response_headers)
 
 
 def _with_content_ids(request: Request) -> bytes:
     numbers = iter(range(1 << 30))
     return re.sub(
         rb"(?m)^Content-Type: application/http\r?$",
-        lambda found: b"Content-ID: <%d>\r\n" % next(numbers) + found[0],
+        lambda match: b"Content-ID: <%d>\r\n" % next(numbers) + match[0],
         request.body,
     )
 

@@ -48,10 +48,10 @@ class Blob:
     data: bytes
     content_type: str
     generation: int
-    written: float
+    creation_time: float
 
     def metadata(self, bucket: str, name: str) -> dict:
-        moment = datetime.fromtimestamp(self.written, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        timestamp = datetime.fromtimestamp(self.creation_time, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         return {
             "kind": "storage#object",
             "id": f"{bucket}/{name}/{self.generation}",
@@ -63,8 +63,8 @@ class Blob:
             "size": str(len(self.data)),
             "md5Hash": base64.b64encode(hashlib.md5(self.data).digest()).decode(),
             "etag": f"e{self.generation}",
-            "timeCreated": moment,
-            "updated": moment,
+            "timeCreated": timestamp,
+            "updated": timestamp,
             "crc32c": self.crc32c,
         }
 
@@ -80,7 +80,7 @@ class _Upload:
     content_type: str
     query: Mapping[str, str]
     received: bytearray = field(default_factory=bytearray)
-    finished: Response | None = None
+    final_response: Response | None = None
 
 
 class Gcs(Loopback):
@@ -141,23 +141,25 @@ class Gcs(Loopback):
         bucket, name = url.removeprefix("gs://").split("/", 1)
         with self._lock:
             blob = self.objects[bucket, name]
-            self.objects[bucket, name] = replace(blob, written=blob.written - seconds)
+            self.objects[bucket, name] = replace(blob, creation_time=blob.creation_time - seconds)
 
-    def below(self, url: str) -> dict[str, bytes]:
+    def objects_below(self, url: str) -> dict[str, bytes]:
         """Returns the objects below gs://bucket/folder/ by their names relative to it."""
         folder = url.rstrip("/") + "/"
         with self._lock:
-            found = {f"gs://{bucket}/{name}": blob for (bucket, name), blob in self.objects.items()}
+            blobs_by_url = {f"gs://{bucket}/{name}": blob for (bucket, name), blob in self.objects.items()}
         return {
-            path.removeprefix(folder): blob.data for path, blob in found.items() if path.startswith(folder)
+            path.removeprefix(folder): blob.data
+            for path, blob in blobs_by_url.items()
+            if path.startswith(folder)
         }
 
-    def _fails(self, count: str, every: int) -> bool:
+    def _fails(self, count: str, interval: int) -> bool:
         """Counts a request and returns whether it is an `every`-th one, which must fail."""
         with self._lock:
-            wrong = next(self._counts[count]) % every == 0 if every else False
-            self.failures += wrong
-        return wrong
+            is_failure = next(self._counts[count]) % interval == 0 if interval else False
+            self.failures += is_failure
+        return is_failure
 
     def serve(self, request: Request) -> Response:
         """Answers a request, either with an intentional error or like Cloud Storage."""
@@ -186,7 +188,7 @@ class Gcs(Loopback):
         for part in parts.iter_parts():
             lines, _, body = part.get_payload(decode=True).replace(b"\r\n", b"\n").partition(b"\n\n")
             method, url, _ = lines.split(b"\n", 1)[0].decode().split(" ")
-            response = self.serve(Request.of(method, url, {}, body))
+            response = self.serve(Request.parse(method, url, {}, body))
             answers.append(
                 b"--part\r\nContent-Type: application/http\r\n\r\n"
                 + f"HTTP/1.1 {response.status} -\r\nContent-Type: application/json\r\n\r\n".encode()
@@ -209,8 +211,8 @@ class Gcs(Loopback):
             return Response.error(404, f"no bucket {bucket}")
         prefix, delimiter = request.query.get("prefix", ""), request.query.get("delimiter", "")
         entries: dict[str, dict | None] = {}  # None for a "folder"
-        for (of, name), blob in self.objects.items():
-            if of == bucket and name.startswith(prefix):
+        for (blob_bucket, name), blob in self.objects.items():
+            if blob_bucket == bucket and name.startswith(prefix):
                 cut = name.find(delimiter, len(prefix)) if delimiter else -1
                 entries[name if cut < 0 else name[: cut + len(delimiter)]] = (
                     None if cut >= 0 else blob.metadata(bucket, name)
@@ -218,18 +220,18 @@ class Gcs(Loopback):
         after = request.query.get("pageToken", "")
         names = sorted(name for name in entries if name > after)
         page = names[: min(self._page_size, int(request.query.get("maxResults", self._page_size)))]
-        found = {
+        listing = {
             "kind": "storage#objects",
             "items": [entries[name] for name in page if entries[name]],
             "prefixes": [name for name in page if not entries[name]],
         }
-        return Response.of_json(found | ({"nextPageToken": page[-1]} if len(page) < len(names) else {}))
+        return Response.of_json(listing | ({"nextPageToken": page[-1]} if len(page) < len(names) else {}))
 
     def _get(self, request: Request, bucket: str, name: str) -> Response:
         if (bucket, name) not in self.objects:
             return Response.error(404, f"no object gs://{bucket}/{name}")
-        if refused := self._refused(request.query, bucket, name):
-            return refused
+        if error := self._precondition_error(request.query, bucket, name):
+            return error
         if request.query.get("alt") == "media":
             return self._read(request, bucket, name)
         return Response.of_json(self.objects[bucket, name].metadata(bucket, name))
@@ -243,39 +245,41 @@ class Gcs(Loopback):
         headers = {"Content-Type": blob.content_type, "X-Goog-Generation": str(blob.generation)}
         if google_crc32c:
             headers["X-Goog-Hash"] = f"crc32c={blob.crc32c}"
-        wanted = request.headers.get("Range", "")
-        if suffix := re.fullmatch(r"bytes=-(\d+)", wanted):
-            wanted = f"bytes={max(len(blob.data) - int(suffix[1]), 0)}-"
-        span = re.fullmatch(r"bytes=(\d+)-(\d*)", wanted)
+        range_header = request.headers.get("Range", "")
+        if suffix := re.fullmatch(r"bytes=-(\d+)", range_header):
+            range_header = f"bytes={max(len(blob.data) - int(suffix[1]), 0)}-"
+        span = re.fullmatch(r"bytes=(\d+)-(\d*)", range_header)
         if not span:
             self.bytes_read += len(blob.data)
             return Response(200, blob.data, headers, self._fails("download", self.faults.cut_download_every))
         first, size = int(span[1]), len(blob.data)
-        last = min(int(span[2] or size - 1), size - 1)
+        last_byte = min(int(span[2] or size - 1), size - 1)
         if first >= size:
             return Response(416, b"", {"Content-Range": f"bytes */{size}"})
-        headers["Content-Range"] = f"bytes {first}-{last}/{size}"
+        headers["Content-Range"] = f"bytes {first}-{last_byte}/{size}"
         cut = self._fails("download", self.faults.cut_download_every)
-        self.bytes_read += last + 1 - first
-        return Response(206, blob.data[first : last + 1], headers, cut)
+        self.bytes_read += last_byte + 1 - first
+        return Response(206, blob.data[first : last_byte + 1], headers, cut)
 
     def _delete(self, request: Request, bucket: str, name: str) -> Response:
-        refused = self._refused(request.query, bucket, name)
-        if refused or (bucket, name) not in self.objects:
-            return refused or Response.error(404, f"no object gs://{bucket}/{name}")
+        error = self._precondition_error(request.query, bucket, name)
+        if error or (bucket, name) not in self.objects:
+            return error or Response.error(404, f"no object gs://{bucket}/{name}")
         del self.objects[bucket, name]
         return Response(204)
 
-    def _copy(self, request: Request, bucket: str, name: str, how: str, to: str, new: str) -> Response:
-        if (bucket, name) not in self.objects or to not in self._buckets:
-            return Response.error(404, f"no object gs://{bucket}/{name}, or no bucket {to}")
+    def _copy(
+        self, request: Request, bucket: str, name: str, method: str, to_bucket: str, to_name: str
+    ) -> Response:
+        if (bucket, name) not in self.objects or to_bucket not in self._buckets:
+            return Response.error(404, f"no object gs://{bucket}/{name}, or no bucket {to_bucket}")
         blob = self.objects[bucket, name]
-        copied = self._store(request.query, to, new, blob.data, blob.content_type)
-        if how == "copyTo" or copied.status != 200:
-            return copied
+        response = self._store(request.query, to_bucket, to_name, blob.data, blob.content_type)
+        if method == "copyTo" or response.status != 200:
+            return response
         sizes = dict.fromkeys(("totalBytesRewritten", "objectSize"), str(len(blob.data)))
         return Response.of_json(
-            {"kind": "storage#rewriteResponse", "done": True, **sizes, "resource": json.loads(copied.body)}
+            {"kind": "storage#rewriteResponse", "done": True, **sizes, "resource": json.loads(response.body)}
         )
 
     def _upload(self, request: Request, bucket: str) -> Response:
@@ -287,8 +291,8 @@ class Gcs(Loopback):
             return self._store(request.query, bucket, request.query["name"], request.body, content_type)
         if kind == "multipart":
             boundary = re.search(r'boundary="?([^";]+)', request.headers["Content-Type"])[1].encode()
-            about, content = request.body.split(b"--" + boundary)[1:3]
-            fields = json.loads(about.partition(b"\r\n\r\n")[2])
+            metadata_part, content = request.body.split(b"--" + boundary)[1:3]
+            fields = json.loads(metadata_part.partition(b"\r\n\r\n")[2])
             head, _, data = content.partition(b"\r\n\r\n")
             content_type = head.decode().partition(":")[2].strip()
             return self._store(
@@ -312,8 +316,8 @@ class Gcs(Loopback):
         if request.method == "DELETE":
             del self._uploads[number]
             return Response(499)
-        if upload.finished:
-            return upload.finished
+        if upload.final_response:
+            return upload.final_response
         span = re.fullmatch(
             r"bytes (?:\*|(\d+)-\d+)/(\*|\d+)", request.headers.get("Content-Range", "bytes */*")
         )
@@ -326,8 +330,10 @@ class Gcs(Loopback):
         upload.received += request.body[len(upload.received) - first :]
         if span[2] != "*" and len(upload.received) == int(span[2]):
             data = bytes(upload.received)
-            upload.finished = self._store(upload.query, upload.bucket, upload.name, data, upload.content_type)
-            return upload.finished
+            upload.final_response = self._store(
+                upload.query, upload.bucket, upload.name, data, upload.content_type
+            )
+            return upload.final_response
         return Response(308, b"", {"Range": f"bytes=0-{len(upload.received) - 1}"} if upload.received else {})
 
     def take(self, method: str, path: str, size: int) -> int:
@@ -337,25 +343,27 @@ class Gcs(Loopback):
     def cut_off(self, request: Request) -> None:
         """Keeps whole chunks of 256 KiB of an interrupted upload."""
         number = request.path.split("/")[2]
-        whole = len(request.body) // _UPLOAD_CHUNK * _UPLOAD_CHUNK
-        part = Request(request.method, request.path, {}, request.headers, request.body[:whole])
+        kept_bytes = len(request.body) // _UPLOAD_CHUNK * _UPLOAD_CHUNK
+        part = Request(request.method, request.path, {}, request.headers, request.body[:kept_bytes])
         with self._lock:
-            if whole and number in self._uploads:
+            if kept_bytes and number in self._uploads:
                 self._resume(part, number)
 
-    def _refused(self, query: Mapping[str, str], bucket: str, name: str) -> Response | None:
-        wanted = query.get("ifGenerationMatch")
-        there = self.objects[bucket, name].generation if (bucket, name) in self.objects else 0
+    def _precondition_error(self, query: Mapping[str, str], bucket: str, name: str) -> Response | None:
+        expected = query.get("ifGenerationMatch")
+        actual = self.objects[bucket, name].generation if (bucket, name) in self.objects else 0
         return (
-            None if wanted in (None, str(there)) else Response.error(412, f"generation {there}, not {wanted}")
+            None
+            if expected in (None, str(actual))
+            else Response.error(412, f"generation {actual}, not {expected}")
         )
 
     def _store(
         self, query: Mapping[str, str], bucket: str, name: str, data: bytes, content_type: str
     ) -> Response:
-        refused = self._refused(query, bucket, name)
-        if refused:
-            return refused
+        error = self._precondition_error(query, bucket, name)
+        if error:
+            return error
         self.put(f"gs://{bucket}/{name}", data, content_type)
         return Response.of_json(self.objects[bucket, name].metadata(bucket, name))
 

@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.google_cloud.loopback import Request, Response
-from tests.google_cloud.resource_lives import ResourceLives
+from tests.google_cloud.resource_lifecycles import ResourceLifecycles
 
 _JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2"
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
-class Gke(ResourceLives):
-    """The stand-in. A life's states are the keys of `_CONDITIONS`, "Suspended", "Pending" and "Running".
+class Gke(ResourceLifecycles):
+    """The stand-in. A lifecycle's states are the keys of `_CONDITIONS`, "Suspended", "Pending" and "Running".
 
-    Functions in a life are called with the stand-in.
+    Functions in a lifecycle are called with the stand-in.
 
     Attributes:
         pods: The JobSet's pods, as the API returns them, and `logs`, their output.
@@ -29,8 +29,8 @@ class Gke(ResourceLives):
         namespaces: The cluster's namespaces.
     """
 
-    def __init__(self, *lives: Sequence[Any], **place: Any):
-        super().__init__(*lives, **place)
+    def __init__(self, *lifecycles: Sequence[Any], **options: Any):
+        super().__init__(*lifecycles, **options)
         self._cluster_path = f"/v1/projects/{self._project}/locations/europe-west4/clusters/c"
         self._uids = itertools.count(1)
         self.pods: list[dict] = []
@@ -79,9 +79,9 @@ class Gke(ResourceLives):
         if request.path.startswith("/v1/"):
             return Response.error(404, f"Not found: {request.path.removeprefix('/v1/')}.")
         if request.path == _REVIEWS:
-            wanted = json.loads(request.body)["spec"]["resourceAttributes"]
-            resource = "/".join(filter(None, (wanted["resource"], wanted["subresource"])))
-            allowed = (wanted["verb"], resource) not in self.forbidden
+            attributes = json.loads(request.body)["spec"]["resourceAttributes"]
+            resource = "/".join(filter(None, (attributes["resource"], attributes["subresource"])))
+            allowed = (attributes["verb"], resource) not in self.forbidden
             return Response.of_json({"status": {"allowed": allowed}}, 201)
         if request.path.startswith(_JOBSETS) and not self.installed:
             return Response(404, b"404 page not found\n", {"Content-Type": "text/plain"})

@@ -26,7 +26,7 @@ class Request:
     target: str = ""
 
     @classmethod
-    def of(cls, method: str, url: str, headers: Mapping[str, str], body: bytes) -> Request:
+    def parse(cls, method: str, url: str, headers: Mapping[str, str], body: bytes) -> Request:
         parts = urlsplit(url)
         return cls(
             method, parts.path, dict(parse_qsl(parts.query, keep_blank_values=True)), headers, body, url
@@ -114,10 +114,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _handle(self) -> None:
         chunked = self._read_chunks() if self.headers.get("Transfer-Encoding") == "chunked" else None
         size = int(self.headers.get("Content-Length", 0)) if chunked is None else len(chunked)
-        taken = self.stand_in.take(self.command, self.path, size)
-        body = self.rfile.read(taken) if chunked is None else chunked[:taken]
-        request = Request.of(self.command, self.path, self.headers, body)
-        if taken < size:
+        body_size = self.stand_in.take(self.command, self.path, size)
+        body = self.rfile.read(body_size) if chunked is None else chunked[:body_size]
+        request = Request.parse(self.command, self.path, self.headers, body)
+        if body_size < size:
             self.stand_in.cut_off(request)
             self._cut()
             return

@@ -35,7 +35,7 @@ class MetadataServer(Loopback):
         if request.method != "GET" or request.headers.get("Metadata-Flavor") != "Google":
             return _text("Missing Metadata-Flavor:Google header.", 403)
         name = request.path.removeprefix(_ROOT)
-        own = self.attributes.get(name.removeprefix("instance/attributes/"))
+        attribute = self.attributes.get(name.removeprefix("instance/attributes/"))
         if name == "/":
             return _text("computeMetadata/\n")
         if name == _ACCOUNT:
@@ -44,8 +44,8 @@ class MetadataServer(Loopback):
             return _json({"access_token": TOKEN, "expires_in": 3600, "token_type": "Bearer"})
         if name in self._texts:
             return _text(self._texts[name])
-        if name.startswith("instance/attributes/") and own is not None:
-            return _text(own)
+        if name.startswith("instance/attributes/") and attribute is not None:
+            return _text(attribute)
         return _text("not found", 404)
 
 

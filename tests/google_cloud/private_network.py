@@ -23,11 +23,13 @@ def is_private() -> bool:
 
 def bring_loopback_up(*addresses: str) -> None:
     """Brings the loopback interface up, which is down in a new namespace, and adds addresses outside of 127.0.0.0/8."""
-    get_flags, set_flags, up, layout = 0x8913, 0x8914, 0x1, "16sh14x"  # see netdevice(7)
+    get_flags, set_flags, up_flag, layout = 0x8913, 0x8914, 0x1, "16sh14x"  # see netdevice(7)
     set_address, family = 0x8916, struct.pack("=H", socket.AF_INET)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         answer = fcntl.ioctl(control, get_flags, struct.pack(layout, b"lo", 0))
-        fcntl.ioctl(control, set_flags, struct.pack(layout, b"lo", struct.unpack(layout, answer)[1] | up))
+        fcntl.ioctl(
+            control, set_flags, struct.pack(layout, b"lo", struct.unpack(layout, answer)[1] | up_flag)
+        )
         for number, address in enumerate(addresses):
             packed = family + b"\0\0" + ipaddress.IPv4Address(address).packed
             fcntl.ioctl(control, set_address, struct.pack("16s24s", f"lo:{number}".encode(), packed))

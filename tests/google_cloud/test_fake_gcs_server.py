@@ -16,7 +16,7 @@ from beam_pipeline.support import buckets, filesystem
 from beam_pipeline.verbs import inspection, prepare, train_tokenizer
 from tests.beam_pipeline.cloud_runs import MIXED, OUT, TRAINING, arguments, objects
 from tests.beam_pipeline.runs import PROGRAM, content, defects
-from tests.google_cloud.clients import use
+from tests.google_cloud.clients import redirect_google_cloud
 from tests.google_cloud.fake_gcs_server import Relay, serving
 
 
@@ -34,27 +34,27 @@ def bucket(
         (folder / "data" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "data" / name).write_bytes(data)
     with serving(folder) as relay:
-        use(relay, tmp_path, monkeypatch)
+        redirect_google_cloud(relay, tmp_path, monkeypatch)
         yield relay
 
 
-def below(folder: str) -> dict[str, bytes]:
-    found = buckets.list_objects(f"{folder}/")
-    return {url.removeprefix(f"{folder}/"): filesystem.read_bytes(url) for url, _ in found}
+def objects_below(folder: str) -> dict[str, bytes]:
+    listing = buckets.list_objects(f"{folder}/")
+    return {url.removeprefix(f"{folder}/"): filesystem.read_bytes(url) for url, _ in listing}
 
 
 def test_every_byte_is_as_on_a_local_disk(bucket: Relay, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     prepare.main(arguments(tmp_path / "out"))
     expected = content(tmp_path / "out")
     prepare.main(arguments(OUT))
-    assert below(OUT) == expected
+    assert objects_below(OUT) == expected
     assert defects(OUT) == []
     inspection.main([OUT, "--record", "validation:0:3"])
     assert "gs://data/corpus/" in capsys.readouterr().out
     prepare.main(arguments(OUT, "--resume"))
     assert "nothing to do" in capsys.readouterr().out
     prepare.main(arguments(OUT, "--overwrite", "--splits", "other=1"))
-    assert {name.partition("/")[0] for name in below(OUT)} == {"other", "tokenizer", "report.html"}
+    assert {name.partition("/")[0] for name in objects_below(OUT)} == {"other", "tokenizer", "report.html"}
     assert defects(OUT) == []
 
 
@@ -66,11 +66,11 @@ def test_killed_there_is_no_dataset_and_resumed_a_whole_one(bucket: Relay, tmp_p
         assert run.poll() is None
     run.send_signal(signal.SIGKILL)
     run.wait()
-    assert not [name for name in below(OUT) if name.endswith("manifest.json")]
+    assert not [name for name in objects_below(OUT) if name.endswith("manifest.json")]
     assert __main__.run("prepare", arguments(OUT, "--resume")) == 2  # its lock is fresh
     filesystem.delete([f"{OUT}/_staging/run.lock"])
     prepare.main(arguments(OUT, "--resume"))
-    assert below(OUT) == content(tmp_path / "out")
+    assert objects_below(OUT) == content(tmp_path / "out")
 
 
 def test_compressed_and_columnar_files_and_a_tokenizer_trained_there(bucket: Relay, documents: list[str]):
@@ -86,7 +86,7 @@ def test_two_runs_into_one_folder_one_wins(bucket: Relay, tmp_path: Path):
     runs = [subprocess.Popen(program, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     errors = [run.communicate(timeout=300)[1] for run in runs]
     assert sorted(run.returncode for run in runs) == [0, 2], errors
-    assert below(OUT) == content(tmp_path / "out")
+    assert objects_below(OUT) == content(tmp_path / "out")
 
 
 def test_writing_renaming_and_deleting_many_objects(bucket: Relay):
@@ -94,13 +94,13 @@ def test_writing_renaming_and_deleting_many_objects(bucket: Relay):
     for name in names:
         filesystem.write_bytes(name, name.encode())
     filesystem.rename(names[0], "gs://data/elsewhere/x")
-    assert below("gs://data/elsewhere") == {"x": names[0].encode()}
+    assert objects_below("gs://data/elsewhere") == {"x": names[0].encode()}
     filesystem.delete([names[1], "gs://data/folder/gone"])
-    assert set(below("gs://data/folder")) == {f"{number:03d}" for number in range(2, 230)}
+    assert set(objects_below("gs://data/folder")) == {f"{number:03d}" for number in range(2, 230)}
     batches = bucket.requests.count("POST /batch/storage/v1")
     filesystem.delete_folder("gs://data/folder")
-    assert below("gs://data/folder") == {}
+    assert objects_below("gs://data/folder") == {}
     assert bucket.requests.count("POST /batch/storage/v1") == batches + 3
-    large = os.urandom(40 << 20)  # several pieces of a resumable upload
-    filesystem.write_bytes("gs://data/large", large)
-    assert filesystem.read_bytes("gs://data/large") == large
+    large_data = os.urandom(40 << 20)  # several pieces of a resumable upload
+    filesystem.write_bytes("gs://data/large", large_data)
+    assert filesystem.read_bytes("gs://data/large") == large_data

@@ -7,13 +7,13 @@ import uuid
 from typing import Any
 
 from tests.google_cloud.loopback import Request, Response
-from tests.google_cloud.resource_lives import ResourceLives
+from tests.google_cloud.resource_lifecycles import ResourceLifecycles
 
 
-class Tpu(ResourceLives):
-    """The stand-in. A life's states are those of the resource, or of the resource and its node.
+class Tpu(ResourceLifecycles):
+    """The stand-in. A lifecycle's states are those of the resource, or of the resource and its node.
 
-    Functions in a life are called with the node's metadata.
+    Functions in a lifecycle are called with the node's metadata.
     """
 
     @property
@@ -73,9 +73,9 @@ class Tpu(ResourceLives):
             if not self.still_deleting():
                 return Response.error(404, "deleted")
             return Response.of_json({**self.existing, "state": {"state": "DELETING"}})
-        now = self.next_state()
-        state, self._node_state = now if isinstance(now, tuple) else (now, "READY")
-        found: dict[str, Any] = {"state": state}
+        next_state = self.next_state()
+        state, self._node_state = next_state if isinstance(next_state, tuple) else (next_state, "READY")
+        resource_state: dict[str, Any] = {"state": state}
         if state == "FAILED":
-            found["failedData"] = {"error": {"code": 8, "message": "no more capacity in the zone"}}
-        return Response.of_json({**self.existing, "state": found})
+            resource_state["failedData"] = {"error": {"code": 8, "message": "no more capacity in the zone"}}
+        return Response.of_json({**self.existing, "state": resource_state})

@@ -44,7 +44,7 @@ class Vertex(Loopback):
         self.jobs: dict[str, dict[str, Any]] = {}
 
     @property
-    def active(self) -> list[str]:
+    def active_jobs(self) -> list[str]:
         """The names of the active jobs."""
         return [name for name, job in self.jobs.items() if job["state"] in _ACTIVE]
 
@@ -61,7 +61,7 @@ class Vertex(Loopback):
                 self._go_on(name)
                 return Response.of_json(self.jobs[name])
             case "POST", _:
-                if name not in self.active:
+                if name not in self.active_jobs:
                     return Response.error(400, "the job has ended")
                 self.jobs[name]["state"] = "JOB_STATE_CANCELLED"
                 return Response.of_json({})
@@ -76,7 +76,7 @@ class Vertex(Loopback):
         return Response.of_json(self.jobs[name])
 
     def _go_on(self, name: str) -> None:
-        if name in self.active and self._to_come[name]:
+        if name in self.active_jobs and self._to_come[name]:
             self.jobs[name]["state"] = self._to_come[name].pop(0)
             if self.jobs[name]["state"] == "JOB_STATE_FAILED":
                 self.jobs[name]["error"] = {"code": 3, "message": "exit status 2"}
@@ -85,6 +85,6 @@ class Vertex(Loopback):
         label, _, value = request.query["filter"].removeprefix("labels.").partition("=")
         names = sorted(name for name, job in self.jobs.items() if job["labels"].get(label) == value)
         first = int(request.query.get("pageToken") or 0)
-        last = first + self._page_size
-        page: dict[str, Any] = {"customJobs": [self.jobs[name] for name in names[first:last]]}
-        return Response.of_json(page | ({"nextPageToken": str(last)} if last < len(names) else {}))
+        page_end = first + self._page_size
+        page: dict[str, Any] = {"customJobs": [self.jobs[name] for name in names[first:page_end]]}
+        return Response.of_json(page | ({"nextPageToken": str(page_end)} if page_end < len(names) else {}))

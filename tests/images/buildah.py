@@ -73,9 +73,9 @@ class Image:
         """Returns the sizes of all its files in bytes, by path, without a leading slash."""
         container = buildah("from", "--pull-never", self.name).strip()
         try:
-            mounted = Path(buildah("mount", container).strip())
-            paths = [Path(folder) / name for folder, _, names in os.walk(mounted) for name in names]
-            return {str(path.relative_to(mounted)): path.lstat().st_size for path in paths}
+            mount_point = Path(buildah("mount", container).strip())
+            paths = [Path(folder) / name for folder, _, names in os.walk(mount_point) for name in names]
+            return {str(path.relative_to(mount_point)): path.lstat().st_size for path in paths}
         finally:
             buildah("rm", container)
 
@@ -105,9 +105,9 @@ def build(options: Sequence[str], name: str, context: Path = ROOT) -> Image:
         name: The image's name.
         context: The copy of the repository.
     """
-    at = options.index("--file") + 1
-    given = [*options[:at], str(context / options[at]), *options[at + 1 :]]
-    return Image(name, buildah("build", *OFFLINE, *given, "--tag", name, str(context)))
+    file_index = options.index("--file") + 1
+    build_options = [*options[:file_index], str(context / options[file_index]), *options[file_index + 1 :]]
+    return Image(name, buildah("build", *OFFLINE, *build_options, "--tag", name, str(context)))
 
 
 def make_bases() -> None:

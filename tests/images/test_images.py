@@ -23,7 +23,7 @@ SMALL = [
 
 
 @pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of the host for the images' users, who are not root."""
     folder = tmp_path_factory.mktemp("shared")
     shutil.copy(CORPUS, folder / "corpus.txt")
@@ -40,25 +40,31 @@ def done(result: subprocess.CompletedProcess[str]) -> str:
 
 def commands(folder: Path, output: str) -> list[list[str]]:
     """Returns the arguments of the commands that make a tokenizer and a dataset of the folder's corpus."""
-    given = ["--input", f"{folder}/corpus.txt"]
-    tokenizer, made = f"{folder}/{output}-tokenizer", f"{folder}/{output}"
+    source = ["--input", f"{folder}/corpus.txt"]
+    tokenizer, output_folder = f"{folder}/{output}-tokenizer", f"{folder}/{output}"
     rows = ["--splits", "train=0.8,validation=0.2", "--max_length", "32", "--append_eos"]
     return [
-        ["train-tokenizer", *given, "--vocab_size", "400", "--output", tokenizer],
-        ["prepare", *given, "--tokenizer", tokenizer, "--output", made, *rows],
+        ["train-tokenizer", *source, "--vocab_size", "400", "--output", tokenizer],
+        ["prepare", *source, "--tokenizer", tokenizer, "--output", output_folder, *rows],
     ]
 
 
 @pytest.fixture(scope="session")
-def dataset(pipeline: Image, shared: Path) -> Path:
+def dataset(pipeline: Image, shared_folder: Path) -> Path:
     """A dataset that the pipeline's image has made, as docs/running-on-google-cloud.md runs it outside Dataflow."""
-    for arguments in commands(shared, "in-image"):
-        done(pipeline.run("-m", "beam_pipeline", *arguments, folder=shared, entrypoint="python", user="1000"))
-    return shared / "in-image"
+    for arguments in commands(shared_folder, "in-image"):
+        done(
+            pipeline.run(
+                "-m", "beam_pipeline", *arguments, folder=shared_folder, entrypoint="python", user="1000"
+            )
+        )
+    return shared_folder / "in-image"
 
 
-def test_a_dataset_made_in_the_image_has_the_bytes_of_one_made_here(dataset: Path, shared: Path) -> None:
-    for arguments in commands(shared, "here"):
+def test_a_dataset_made_in_the_image_has_the_bytes_of_one_made_here(
+    dataset: Path, shared_folder: Path
+) -> None:
+    for arguments in commands(shared_folder, "here"):
         done(
             subprocess.run(
                 [sys.executable, "-m", "beam_pipeline", *arguments],
@@ -67,46 +73,50 @@ def test_a_dataset_made_in_the_image_has_the_bytes_of_one_made_here(dataset: Pat
                 check=False,
             )
         )
-    ours = {path.name: path.read_bytes() for path in (shared / "here").rglob("*.tfrecord")}
-    assert len(ours) >= 2
-    assert {path.name: path.read_bytes() for path in dataset.rglob("*.tfrecord")} == ours
+    expected = {path.name: path.read_bytes() for path in (shared_folder / "here").rglob("*.tfrecord")}
+    assert len(expected) >= 2
+    assert {path.name: path.read_bytes() for path in dataset.rglob("*.tfrecord")} == expected
 
 
 def test_a_model_is_trained_evaluated_and_exported_in_the_cpu_image(
-    trainer: Image, dataset: Path, shared: Path
+    trainer: Image, dataset: Path, shared_folder: Path
 ) -> None:
-    run, model = shared / "run", shared / "model"
+    run, model = shared_folder / "run", shared_folder / "model"
     data = ["--data.train", dataset / "train", "--data.validation", dataset / "validation"]
-    done(trainer.run("fit", *data, "--output_dir", run, *SMALL, folder=shared))
+    done(trainer.run("fit", *data, "--output_dir", run, *SMALL, folder=shared_folder))
     assert json.loads((run / "summary.json").read_text())["steps"] == 6
-    assert json.loads(done(trainer.run("evaluate", "--run", run, folder=shared)))["step"] == 6
-    done(trainer.run("export", "--run", run, "--output", model, folder=shared))
+    assert json.loads(done(trainer.run("evaluate", "--run", run, folder=shared_folder)))["step"] == 6
+    done(trainer.run("export", "--run", run, "--output", model, folder=shared_folder))
     assert (model / "model.safetensors").stat().st_uid == 10001
-    answer = done(trainer.run("generate", "--model", model, "--text", "the", "--json", "true", folder=shared))
+    answer = done(
+        trainer.run("generate", "--model", model, "--text", "the", "--json", "true", folder=shared_folder)
+    )
     assert json.loads(answer)
 
 
-def test_the_tpu_image_imports_all_it_needs(tpu_trainer: Image, shared: Path) -> None:
+def test_the_tpu_image_imports_all_it_needs(tpu_trainer: Image, shared_folder: Path) -> None:
     code = "import libtpu, tensorflow, tf_keras, tpu_trainer.verbs.fit; print(tensorflow.__version__)"
     version = done(
         tpu_trainer.run(
             "-c",
             f"import os; os.environ['TPU_LOAD_LIBRARY'] = '0'; {code}",
-            folder=shared,
+            folder=shared_folder,
             entrypoint="python",
         )
     )
     assert version.startswith("2.")
 
 
-def test_the_pjrt_image_trains_on_the_cpu_with_jax(pjrt_trainer: Image, dataset: Path, shared: Path) -> None:
-    run = shared / "pjrt-run"
+def test_the_pjrt_image_trains_on_the_cpu_with_jax(
+    pjrt_trainer: Image, dataset: Path, shared_folder: Path
+) -> None:
+    run = shared_folder / "pjrt-run"
     data = ["--data.train", dataset / "train", "--output_dir", run, "--strategy", "pjrt"]
     done(
         pjrt_trainer.run(
             "JAX_PLATFORMS=cpu",
             *("python", "-m", "tpu_trainer", "fit", *data, *SMALL),
-            folder=shared,
+            folder=shared_folder,
             entrypoint="env",
         )
     )
@@ -131,14 +141,14 @@ def test_images_hold_neither_secrets_nor_caches(
 
 
 @pytest.mark.parametrize(
-    ("fixture", "name", "changed"),
+    ("fixture", "name", "changed_file"),
     [
         ("pipeline", "pipeline", "beam_pipeline/support/errors.py"),
         ("trainer", "trainer:cpu", "trainer/tpu_trainer/support/errors.py"),
     ],
 )
 def test_a_change_of_the_source_keeps_the_layer_of_packages(
-    request: pytest.FixtureRequest, tmp_path: Path, fixture: str, name: str, changed: str
+    request: pytest.FixtureRequest, tmp_path: Path, fixture: str, name: str, changed_file: str
 ) -> None:
     before: Image = request.getfixturevalue(fixture)
     tracked = subprocess.run(
@@ -147,12 +157,12 @@ def test_a_change_of_the_source_keeps_the_layer_of_packages(
     for path in filter(None, tracked.split("\0")):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / path, tmp_path / path)
-    with (tmp_path / changed).open("a") as file:
+    with (tmp_path / changed_file).open("a") as file:
         file.write("# changed\n")
     after = build(DOCKERFILES[name], f"localhost/{fixture}:changed", context=tmp_path)
     layers = [image.inspect()["rootfs"]["diff_ids"] for image in (before, after)]
-    shared = [id for id in layers[0] if id in layers[1]]
-    assert 1 < len(shared) < len(layers[0])
+    shared_layers = [id for id in layers[0] if id in layers[1]]
+    assert 1 < len(shared_layers) < len(layers[0])
     assert "Using cache" in after.log
     assert "Downloading" not in after.log
     assert "Successfully installed" not in after.log.replace("Successfully installed tokenmill", "")

@@ -53,7 +53,7 @@ def test_every_slice_on_every_kind_of_node_is_valid() -> None:
     for size, kind, slices in itertools.product(SIZES, KINDS, ("1", "3")):
         if slices != "1" and Slice.parse(size).hosts == 1:
             continue
-        more = (
+        slice_options = (
             "--cloud.accelerator_type",
             size,
             "--cloud.slices",
@@ -61,19 +61,19 @@ def test_every_slice_on_every_kind_of_node_is_valid() -> None:
             "--cloud.service_account",
             "trainer.a",
         )
-        bodies.append(manifest(config(*GKE, *more, *kind, "--cloud.labels.commit", "1a2b")))
+        bodies.append(manifest(config(*GKE, *slice_options, *kind, "--cloud.labels.commit", "1a2b")))
     assert validated(bodies) == ["valid"] * len(bodies)
 
 
 def test_the_longest_name_that_launch_accepts_is_valid_and_a_longer_one_is_not() -> None:
     body = manifest(config(*GKE, "--cloud.name", "a" * 49))
-    longer = json.loads(json.dumps(body))
-    longer["metadata"]["name"] += "a"
-    valid, error = validated([body, longer])
+    longer_body = json.loads(json.dumps(body))
+    longer_body["metadata"]["name"] += "a"
+    valid, error = validated([body, longer_body])
     assert valid == "valid" and "will exceed 63 characters" in error
 
 
-def at(*path: Any) -> Callable[[dict, Any], None]:
+def set_value_at(*path: Any) -> Callable[[dict, Any], None]:
     """Returns a function that sets a value of a JobSet."""
 
     def change(body: dict, value: Any) -> None:
@@ -91,20 +91,24 @@ POD = (*JOB, "template", "spec")
 @pytest.mark.parametrize(
     ("change", "value", "message"),
     [
-        (at("spec", "replicas"), 2, 'unknown field "replicas"'),
-        (at("spec", "failurePolicy", "rules", 0, "action"), "Fail", "Unsupported value"),
-        (at("spec", "failurePolicy", "rules", 0, "onJobFailureReasons"), ["Gone"], "Gone"),
-        (at("spec", "failurePolicy", "restartStrategy"), "Never", "Unsupported value"),
-        (at(*JOB, "podFailurePolicy", "rules", 1, "onExitCodes", "values"), [143, 75], "ordered"),
-        (at(*JOB, "podFailurePolicy", "rules", 1, "onExitCodes", "containerName"), "x", "containerName"),
-        (at(*POD, "restartPolicy"), "OnFailure", "restartPolicy"),
-        (at(*POD, "containers", 0, "resources", "limits"), {"google.com/tpu": "x"}, "quantit"),
-        (at(*POD, "nodeSelector", "cloud.google.com/gke-tpu-topology"), "2 x 4", "nodeSelector"),
-        (at(*POD, "tolerations"), [{"key": "k", "operator": "Is"}], "tolerations"),
+        (set_value_at("spec", "replicas"), 2, 'unknown field "replicas"'),
+        (set_value_at("spec", "failurePolicy", "rules", 0, "action"), "Fail", "Unsupported value"),
+        (set_value_at("spec", "failurePolicy", "rules", 0, "onJobFailureReasons"), ["Gone"], "Gone"),
+        (set_value_at("spec", "failurePolicy", "restartStrategy"), "Never", "Unsupported value"),
+        (set_value_at(*JOB, "podFailurePolicy", "rules", 1, "onExitCodes", "values"), [143, 75], "ordered"),
+        (
+            set_value_at(*JOB, "podFailurePolicy", "rules", 1, "onExitCodes", "containerName"),
+            "x",
+            "containerName",
+        ),
+        (set_value_at(*POD, "restartPolicy"), "OnFailure", "restartPolicy"),
+        (set_value_at(*POD, "containers", 0, "resources", "limits"), {"google.com/tpu": "x"}, "quantit"),
+        (set_value_at(*POD, "nodeSelector", "cloud.google.com/gke-tpu-topology"), "2 x 4", "nodeSelector"),
+        (set_value_at(*POD, "tolerations"), [{"key": "k", "operator": "Is"}], "tolerations"),
     ],
 )
 def test_the_rules_find_mistakes(change: Callable[[dict, Any], None], value: Any, message: str) -> None:
     body = manifest(config(*GKE))
     change(body, value)
-    [found] = validated([body])
-    assert message in found
+    [error] = validated([body])
+    assert message in error

@@ -53,10 +53,10 @@ def test_rows_by_number(dataset: Dataset) -> None:
     assert dataset[7]["input_ids"].tolist() == IDS[7].tolist()
     assert dataset[-1]["attention_mask"].tolist() == MASK[-1].tolist()
     for index in ([94, 0, 0, 50], np.arange(95)[::-1], slice(8, 33), slice(None, None, -7), slice(5, 5), []):
-        found = dataset[index]
-        np.testing.assert_array_equal(found["input_ids"], IDS[index].reshape(-1, 12))
-        np.testing.assert_array_equal(found["attention_mask"], MASK[index].reshape(-1, 12))
-        assert {values.dtype for values in found.values()} == {np.dtype(np.int32)}
+        rows = dataset[index]
+        np.testing.assert_array_equal(rows["input_ids"], IDS[index].reshape(-1, 12))
+        np.testing.assert_array_equal(rows["attention_mask"], MASK[index].reshape(-1, 12))
+        assert {values.dtype for values in rows.values()} == {np.dtype(np.int32)}
     assert [row["input_ids"].tolist() for row in dataset] == IDS.tolist()
     assert dataset.locate(94) == ("train-00009-5.tfrecord", 4)
     dataset.verify()
@@ -107,9 +107,9 @@ def test_a_dataset_is_read_by_http(tmp_path: Path) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         dataset = Dataset.open(f"http://127.0.0.1:{server.server_port}/train")
-        found = dataset[:]["input_ids"]
+        read_ids = dataset[:]["input_ids"]
         server.shutdown()
-    np.testing.assert_array_equal(found, ids)
+    np.testing.assert_array_equal(read_ids, ids)
 
 
 def _put_pipe(path: Path) -> None:
@@ -117,17 +117,17 @@ def _put_pipe(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "put",
+    "create",
     [_put_pipe, Path.mkdir, lambda path: path.symlink_to("/dev/zero")],
     ids=["pipe", "folder", "endless device"],
 )
 @pytest.mark.parametrize("name", ["manifest.json", "train-00000-30.tfrecord"])
 def test_what_is_not_a_regular_file_is_not_read(
-    tmp_path: Path, name: str, put: Callable[[Path], None]
+    tmp_path: Path, name: str, create: Callable[[Path], None]
 ) -> None:
     folder = write_split(tmp_path / "train", {"input_ids": random_rows(30, 4)}, shard_rows=30)
     (folder / name).unlink(missing_ok=True)
-    put(folder / name)
+    create(folder / name)
     with pytest.raises(DatasetError, match=f"{name}: not a file"):
         Dataset.open(folder)[0]
 
@@ -145,15 +145,15 @@ def test_a_shard_that_shrinks_or_is_replaced_is_noticed(tmp_path: Path) -> None:
     dataset = Dataset.open(folder)
     before = dataset[:]["input_ids"]
     path = folder / dataset.locate(94)[0]
-    whole = path.read_bytes()
+    data = path.read_bytes()
     copy = path.with_name("copy")
-    copy.write_bytes(whole)
+    copy.write_bytes(data)
     copy.replace(path)
     np.testing.assert_array_equal(dataset[:]["input_ids"], before)
     os.truncate(path, 10)  # reading its old pages would raise SIGBUS
     with pytest.raises(DatasetError, match=r"10 bytes, but the manifest specifies"):
         dataset[94]
-    path.write_bytes(whole)
+    path.write_bytes(data)
     np.testing.assert_array_equal(dataset[:]["input_ids"], before)
     path.unlink()
     with pytest.raises(DatasetError, match="missing"):
@@ -193,7 +193,7 @@ def test_the_folder_of_all_splits(tmp_path: Path) -> None:
         Dataset.open(tmp_path / "validation")
 
 
-def set_to(*path: str | int, value: Any) -> Callable[[dict], None]:
+def set_value(*path: str | int, value: Any) -> Callable[[dict], None]:
     def change(manifest: dict) -> None:
         for key in path[:-1]:
             manifest = manifest[key]
@@ -205,29 +205,29 @@ def set_to(*path: str | int, value: Any) -> Callable[[dict], None]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (set_to("version", value=4), "version are 'tokenmill-dataset' and 4"),
-        (set_to("format", value="other"), "install a newer release"),
-        (set_to("version", value=True), "version are"),
-        (set_to("shards", 1, "name", value="../../secret-00001-10.tfrecord"), "shards[1].name is"),
-        (set_to("shards", 1, "name", value="train-00001-11.tfrecord"), "shards[1] is named"),
-        (set_to("shards", 1, "name", value=7), "shards[1].name is 7, not text"),
-        (set_to("shards", 1, "records", value=-10), "shards[1].records is -10, not"),
-        (set_to("shards", 1, "bytes", value=10**30), "shards[1].bytes is 1000"),
-        (set_to("shards", 1, value={}), "shards[1].name is missing"),
-        (set_to("shards", value=None), "shards is None, not a list"),
-        (set_to("num_records", value=96), "num_records is 96, but its shards have 95 records"),
-        (set_to("split", value="../x"), "split is '../x', not text of the form"),
-        (set_to("splits", value=["other"]), "split is 'train', which is not one of its splits"),
-        (set_to("max_length", value=0), "max_length is 0, not a whole number"),
-        (set_to("max_length", value=10**12), "max_length is 1000000000000, not"),
-        (set_to("features", value=["attention_mask"]), "lacks input_ids"),
-        (set_to("features", value=["input_ids", "../x"]), "features[1] is '../x', not"),
-        (set_to("tokenizer", "path", value="../../../etc"), "tokenizer.path is"),
-        (set_to("tokenizer", "path", value="/etc"), "tokenizer.path is"),
-        (set_to("tokenizer", value=None), "tokenizer is None, not an object"),
-        (set_to("fingerprint", value=None), "fingerprint is None, not text"),
+        (set_value("version", value=4), "version are 'tokenmill-dataset' and 4"),
+        (set_value("format", value="other"), "install a newer release"),
+        (set_value("version", value=True), "version are"),
+        (set_value("shards", 1, "name", value="../../secret-00001-10.tfrecord"), "shards[1].name is"),
+        (set_value("shards", 1, "name", value="train-00001-11.tfrecord"), "shards[1] is named"),
+        (set_value("shards", 1, "name", value=7), "shards[1].name is 7, not text"),
+        (set_value("shards", 1, "records", value=-10), "shards[1].records is -10, not"),
+        (set_value("shards", 1, "bytes", value=10**30), "shards[1].bytes is 1000"),
+        (set_value("shards", 1, value={}), "shards[1].name is missing"),
+        (set_value("shards", value=None), "shards is None, not a list"),
+        (set_value("num_records", value=96), "num_records is 96, but its shards have 95 records"),
+        (set_value("split", value="../x"), "split is '../x', not text of the form"),
+        (set_value("splits", value=["other"]), "split is 'train', which is not one of its splits"),
+        (set_value("max_length", value=0), "max_length is 0, not a whole number"),
+        (set_value("max_length", value=10**12), "max_length is 1000000000000, not"),
+        (set_value("features", value=["attention_mask"]), "lacks input_ids"),
+        (set_value("features", value=["input_ids", "../x"]), "features[1] is '../x', not"),
+        (set_value("tokenizer", "path", value="../../../etc"), "tokenizer.path is"),
+        (set_value("tokenizer", "path", value="/etc"), "tokenizer.path is"),
+        (set_value("tokenizer", value=None), "tokenizer is None, not an object"),
+        (set_value("fingerprint", value=None), "fingerprint is None, not text"),
         (
-            set_to("output_format", value="parquet"),
+            set_value("output_format", value="parquet"),
             "its shards are parquet files; this reader reads TFRecords",
         ),
     ],
@@ -237,9 +237,9 @@ def test_a_manifest_that_lies(tmp_path: Path, change: Callable[[dict], None], me
     manifest = describe(folder, sorted(folder.glob("*.tfrecord")), ["input_ids"], 12)
     change(manifest)
     write_manifest(folder, manifest)
-    with pytest.raises(DatasetError, match=re.escape(message)) as caught:
+    with pytest.raises(DatasetError, match=re.escape(message)) as error:
         Dataset.open(folder)
-    assert str(folder / "manifest.json") in str(caught.value)
+    assert str(folder / "manifest.json") in str(error.value)
 
 
 def test_a_manifest_that_was_changed_or_cut(tmp_path: Path) -> None:
@@ -296,15 +296,15 @@ def test_a_tokenizer_of_python_code_without_a_manifest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("manifest", [True, False])
-@pytest.mark.parametrize("remote", [True, False])
-def test_sizes_are_compared_before_anything_is_read(tmp_path: Path, manifest: bool, remote: bool) -> None:
+@pytest.mark.parametrize("is_remote", [True, False])
+def test_sizes_are_compared_before_anything_is_read(tmp_path: Path, manifest: bool, is_remote: bool) -> None:
     folder = write_split(tmp_path / "train", {"input_ids": IDS}, manifest=manifest)
     path = folder / "train-00003-10.tfrecord"
     path.write_bytes(path.read_bytes()[:-1] if manifest else b"")
     message = "bytes, but the manifest specifies" if manifest else "0 bytes are too few for the 10 records"
     with pytest.raises(DatasetError, match=rf"train-00003-10.tfrecord: .*{message}"):
-        Dataset.open(f"file://{folder}" if remote else folder, check_sizes=not remote)
-    if not remote:
+        Dataset.open(f"file://{folder}" if is_remote else folder, check_sizes=not is_remote)
+    if not is_remote:
         Dataset.open(folder)  # asks no file for its size
 
 
@@ -315,8 +315,8 @@ class _Listing(LocalFolder):
     crcs: ClassVar[dict[str, int]] = {}
 
     def list_files(self, *, sizes: bool) -> dict[str, FileInfo]:
-        listed = super().list_files(sizes=True)
-        return {name: each._replace(crc32c=self.crcs.get(name)) for name, each in listed.items()}
+        files = super().list_files(sizes=True)
+        return {name: each._replace(crc32c=self.crcs.get(name)) for name, each in files.items()}
 
 
 def test_checksums_of_a_listing_are_compared_before_anything_is_read(tmp_path: Path) -> None:
@@ -341,23 +341,23 @@ def test_replaced_shards_without_a_manifest_are_other_rows(tmp_path: Path) -> No
     shard = sorted(copy.glob("*.tfrecord"))[1]
     content = shard.read_bytes()
     # Another row in place of the last one, of the same size; then a shard of another size.
-    for changed in (content[:-20] + bytes(16) + content[-4:], content + bytes(1)):
-        shard.write_bytes(changed)
+    for other_content in (content[:-20] + bytes(16) + content[-4:], content + bytes(1)):
+        shard.write_bytes(other_content)
         assert not same_rows(fingerprint, Dataset.open(copy).fingerprint)
 
 
 def test_fingerprints_of_disks_and_buckets_are_compared_as_far_as_possible() -> None:
     names, sizes = "a-0-1.tfrecord,a-1-1.tfrecord", "/sizes=0123456789abcdef"
-    local, bucket = f"{names}{sizes}/ends={'0' * 16}", f"{names}{sizes}/crc32c={'1' * 16}"
-    assert same_rows(names, local)
-    assert same_rows(local, bucket)
-    assert same_rows(f"1×{names} + 2×{names}", f"1×{local} + 2×{bucket}")
-    assert not same_rows(f"1×{names} + 2×{names}", f"2×{local} + 1×{bucket}")
-    assert not same_rows(f"1×{names}", f"1×{local} + 2×{bucket}")
-    assert not same_rows(local, local.replace("0" * 16, "2" * 16))
-    assert not same_rows(bucket, local.replace("abcdef", "abcde0"))
+    disk, bucket = f"{names}{sizes}/ends={'0' * 16}", f"{names}{sizes}/crc32c={'1' * 16}"
+    assert same_rows(names, disk)
+    assert same_rows(disk, bucket)
+    assert same_rows(f"1×{names} + 2×{names}", f"1×{disk} + 2×{bucket}")
+    assert not same_rows(f"1×{names} + 2×{names}", f"2×{disk} + 1×{bucket}")
+    assert not same_rows(f"1×{names}", f"1×{disk} + 2×{bucket}")
+    assert not same_rows(disk, disk.replace("0" * 16, "2" * 16))
+    assert not same_rows(bucket, disk.replace("abcdef", "abcde0"))
     assert not same_rows("feed/train", "feed/validation")
-    assert not same_rows(names, f"b{local}")
+    assert not same_rows(names, f"b{disk}")
 
 
 def test_missing_and_surplus_shards(tmp_path: Path) -> None:
@@ -385,11 +385,11 @@ def test_a_name_with_another_count(tmp_path: Path, count: int) -> None:
 def test_checksums_are_compared_on_request_and_in_a_seeded_sample(tmp_path: Path) -> None:
     folder = write_split(tmp_path / "train", {"input_ids": IDS}, shard_rows=95, manifest=False)
     path = folder / "train-00000-95.tfrecord"
-    whole = path.read_bytes()
-    offset = whole.index(IDS[40].astype(np.uint8)[0].tobytes(), 2500)
+    data = path.read_bytes()
+    offset = data.index(IDS[40].astype(np.uint8)[0].tobytes(), 2500)
     record = None
     for offset in range(2500, 2560):  # a byte of an id that still is one
-        path.write_bytes(whole[:offset] + bytes([whole[offset] ^ 1]) + whole[offset + 1 :])
+        path.write_bytes(data[:offset] + bytes([data[offset] ^ 1]) + data[offset + 1 :])
         try:
             found = Dataset.open(folder, check=0)[:]["input_ids"]
         except DatasetError:
@@ -405,16 +405,16 @@ def test_checksums_are_compared_on_request_and_in_a_seeded_sample(tmp_path: Path
         with pytest.raises(DatasetError, match=message):
             open_and_read()
 
-    def is_found(seed: int) -> bool:
+    def is_noticed(seed: int) -> bool:
         try:
             Dataset.open(folder, check=0.25, seed=seed)[record]
         except DatasetError:
             return True
         return False
 
-    found = [is_found(seed) for seed in range(200)]
-    assert 25 <= sum(found) <= 75
-    assert found[:20] == [is_found(seed) for seed in range(20)]
+    outcomes = [is_noticed(seed) for seed in range(200)]
+    assert 25 <= sum(outcomes) <= 75
+    assert outcomes[:20] == [is_noticed(seed) for seed in range(20)]
 
 
 def test_verify_finds_ids_beyond_the_vocabulary(tmp_path: Path) -> None:
@@ -434,5 +434,5 @@ def test_importing_loads_numpy_and_crc32c_only() -> None:
     assert loaded.isdisjoint(
         {"tensorflow", "fsspec", "pyarrow", "torch", "jax", "grain", "datasets", "google.protobuf"}
     )
-    foreign = {name for name in loaded - set(sys.stdlib_module_names) if not name.startswith("_")}
-    assert foreign <= {"tokenmill_reader", "numpy", "google_crc32c", "google", "mkl"}
+    foreign_modules = {name for name in loaded - set(sys.stdlib_module_names) if not name.startswith("_")}
+    assert foreign_modules <= {"tokenmill_reader", "numpy", "google_crc32c", "google", "mkl"}

@@ -48,10 +48,10 @@ def test_any_mix_of_encodings_gives_the_values(
     choose = random.Random(seed)
     mask = [[choose.randint(0, 1) for _ in row] for row in rows]
     records = []
-    for ids, ones in zip(rows, mask, strict=True):
+    for ids, mask_row in zip(rows, mask, strict=True):
         entries = [
             int64_feature("input_ids", ids, packed=choose.random() < 0.7),
-            int64_feature("attention_mask", ones, packed=choose.random() < 0.7),
+            int64_feature("attention_mask", mask_row, packed=choose.random() < 0.7),
         ]
         if choose.random() < 0.3:  # a feature of bytes, and fields that no version has yet
             entries.append(field(1, field(1, b"text") + field(2, field(1, field(1, b"abc")))))
@@ -60,10 +60,10 @@ def test_any_mix_of_encodings_gives_the_values(
         records.append(field(1, b"".join(entries)))
     folder = tmp_path_factory.mktemp("mixed") / "train"
     write_shards(folder, [records])
-    found = Dataset.open(folder, check=1)[:]
-    np.testing.assert_array_equal(found["input_ids"], rows)
-    np.testing.assert_array_equal(found["attention_mask"], mask)
-    assert found["input_ids"].dtype == np.int32
+    columns = Dataset.open(folder, check=1)[:]
+    np.testing.assert_array_equal(columns["input_ids"], rows)
+    np.testing.assert_array_equal(columns["attention_mask"], mask)
+    assert columns["input_ids"].dtype == np.int32
 
 
 def test_lengths_around_the_sizes_of_varints(tmp_path: Path) -> None:
@@ -94,9 +94,9 @@ def test_redundant_varints(tmp_path: Path) -> None:
 
 def test_the_last_of_several_entries_counts() -> None:
     entries = int64_feature("a", [1]) + int64_feature("a", [2]) + field(1, field(1, b"b") + field(2, b""))
-    found = parse_example(field(1, entries))
-    assert found["a"].tolist() == [2]
-    assert found["b"].tolist() == []
+    features = parse_example(field(1, entries))
+    assert features["a"].tolist() == [2]
+    assert features["b"].tolist() == []
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ def test_the_last_of_several_entries_counts() -> None:
     ],
 )
 def test_an_unsuitable_record_is_named(tmp_path: Path, record: bytes, reason: str) -> None:
-    good = example({"input_ids": [1, 2, 3]})
-    (path,) = write_shards(tmp_path / "train", [[good, good, record]])
+    good_record = example({"input_ids": [1, 2, 3]})
+    (path,) = write_shards(tmp_path / "train", [[good_record, good_record, record]])
     dataset = Dataset.open(tmp_path / "train")
     assert dataset[1]["input_ids"].tolist() == [1, 2, 3]
     with pytest.raises(DatasetError, match=re.escape(f"{path}: record 2: {reason}")):

@@ -49,18 +49,18 @@ def mutate(data: bytes, choose: random.Random) -> bytes:
 @pytest.mark.parametrize("seed", range(6))
 def test_damaged_files(tmp_path: Path, seed: int) -> None:
     choose = random.Random(seed)
-    whole = b"".join(map(frame, RECORDS))
+    data = b"".join(map(frame, RECORDS))
     for number in range(40):
         (path,) = write_shards(tmp_path / str(number), [RECORDS])
-        path.write_bytes(mutate(whole, choose))
+        path.write_bytes(mutate(data, choose))
         try:
-            found = Dataset.open(path.parent, check=1)[:]
+            columns = Dataset.open(path.parent, check=1)[:]
         except DatasetError as error:
             assert str(path) in str(error)
             assert "record" in str(error) or "bytes are too few" in str(error)
             assert "copy or prepare the dataset again" in str(error) or "has no input_ids" in str(error)
         else:
-            np.testing.assert_array_equal(found["input_ids"], IDS)
+            np.testing.assert_array_equal(columns["input_ids"], IDS)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -74,21 +74,21 @@ def test_hostile_records_with_right_checksums(tmp_path: Path, seed: int) -> None
         dataset = Dataset.open(path.parent, check=1)
         for row in range(30):
             try:
-                found = dataset[row]
+                columns = dataset[row]
             except DatasetError as error:
                 assert re.search(rf"{re.escape(str(path))}: record {row}: .*; copy or prepare", str(error))
                 assert records[row] != RECORDS[row]
             else:
-                assert {name: values.shape for name, values in found.items()} == {
+                assert {name: values.shape for name, values in columns.items()} == {
                     "attention_mask": (40,),
                     "input_ids": (40,),
                 }
                 if records[row] == RECORDS[row]:
-                    assert found["input_ids"].tolist() == IDS[row].tolist()
+                    assert columns["input_ids"].tolist() == IDS[row].tolist()
         # Together, the rows are the same as one by one.
         rows = [row for row in range(30) if readable(dataset, row)]
-        together = dataset[rows]["input_ids"].tolist()
-        assert together == [dataset[row]["input_ids"].tolist() for row in rows]
+        batch_ids = dataset[rows]["input_ids"].tolist()
+        assert batch_ids == [dataset[row]["input_ids"].tolist() for row in rows]
 
 
 def readable(dataset: Dataset, row: int) -> bool:
@@ -131,23 +131,23 @@ NESTED = field(1, field(1, field(1, b"input_ids") + field(2, field(3, field(1, b
 )
 @pytest.mark.parametrize("first", [False, True])
 def test_lengths_that_lie_take_neither_time_nor_memory(tmp_path: Path, content: bytes, first: bool) -> None:
-    good = frame(RECORDS[0])
+    good_frame = frame(RECORDS[0])
     (path,) = write_shards(tmp_path / "train", [[b"", b""]])
-    path.write_bytes(content + good if first else good + content)
-    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    path.write_bytes(content + good_frame if first else good_frame + content)
+    before, start_time = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     with pytest.raises(DatasetError, match=re.escape(str(path)) + ": (record|has|.* bytes are too few)"):
         Dataset.open(tmp_path / "train")[:]
-    assert time.process_time() - began < 5
+    assert time.process_time() - start_time < 5
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB
 
 
 def test_a_large_record_among_small_ones_does_not_multiply_memory(tmp_path: Path) -> None:
     filler = field(1, field(1, b"text") + field(2, field(1, field(1, b"x" * 4_000_000))))
-    large = field(1, RECORDS[5][3:] + filler)
-    (path,) = write_shards(tmp_path / "train", [[*RECORDS[:5], large, *RECORDS[6:]] * 8])
+    large_record = field(1, RECORDS[5][3:] + filler)
+    (path,) = write_shards(tmp_path / "train", [[*RECORDS[:5], large_record, *RECORDS[6:]] * 8])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    found = Dataset.open(path.parent)[:]
-    np.testing.assert_array_equal(found["input_ids"], np.concatenate([IDS] * 8))
+    columns = Dataset.open(path.parent)[:]
+    np.testing.assert_array_equal(columns["input_ids"], np.concatenate([IDS] * 8))
     assert (
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000
     )  # KiB; 240 rows of 4 MB are 960 MB

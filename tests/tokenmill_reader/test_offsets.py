@@ -68,11 +68,11 @@ def test_without_good_offsets_the_shard_is_scanned(
     dataset = Dataset.open(folder)
     with caplog.at_level(logging.WARNING):
         np.testing.assert_array_equal(dataset[[31, 0]]["input_ids"], IDS[[31, 0]])
-    warned = [record.getMessage() for record in caplog.records]
+    warnings = [record.getMessage() for record in caplog.records]
     if damage in ("missing", "no folder", "a folder"):
-        assert warned == []
+        assert warnings == []
     else:
-        assert warned == [f"{path}: damaged, so the whole shard is read instead"]
+        assert warnings == [f"{path}: damaged, so the whole shard is read instead"]
     # The reader writes nothing.
     assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -110,8 +110,8 @@ def test_numbers_of_rows_beyond_32_bits(tmp_path: Path) -> None:
     count = 2**30
     paths = []
     for number in range(3):
-        (last,) = (shard for shard in folder.glob(f"train-0000{number}-30.tfrecord"))
-        paths.append(last.rename(folder / f"train-0000{number}-{count}.tfrecord"))
+        (last_shard,) = (shard for shard in folder.glob(f"train-0000{number}-30.tfrecord"))
+        paths.append(last_shard.rename(folder / f"train-0000{number}-{count}.tfrecord"))
         os.truncate(paths[-1], 16 * count)
     manifest = describe(folder, [], ["input_ids"], 300)
     manifest["shards"] = [{"name": path.name, "records": count, "bytes": 16 * count} for path in paths]
@@ -141,7 +141,7 @@ def test_a_manifest_of_another_layout_is_read(folder: Path) -> None:
 
 
 @pytest.fixture
-def remote(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Dataset, list[tuple[str, int]]]:
+def remote_dataset(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Dataset, list[tuple[str, int]]]:
     """The dataset in a memory file system, and the name and size of each range that is read from its shards."""
     fsspec = pytest.importorskip("fsspec")
     files = fsspec.filesystem("memory")
@@ -150,19 +150,19 @@ def remote(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Dataset, list
     read: list[tuple[str, int]] = []
     cat_ranges = type(files).cat_ranges
 
-    def counted(self: object, paths: list[str], starts: list[int], ends: list[int]) -> list[bytes]:
+    def count_ranges(self: object, paths: list[str], starts: list[int], ends: list[int]) -> list[bytes]:
         read.extend((path.rpartition("/")[2], b - a) for path, a, b in zip(paths, starts, ends, strict=True))
         return cat_ranges(self, paths, starts, ends)
 
-    monkeypatch.setattr(type(files), "cat_ranges", counted)
+    monkeypatch.setattr(type(files), "cat_ranges", count_ranges)
     return Dataset.open(f"memory:/{root}"), read
 
 
 @pytest.mark.usefixtures("no_scan")
 def test_single_rows_of_a_remote_shard_are_read_alone(
-    remote: tuple[Dataset, list[tuple[str, int]]], monkeypatch: pytest.MonkeyPatch
+    remote_dataset: tuple[Dataset, list[tuple[str, int]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dataset, read = remote
+    dataset, read = remote_dataset
     monkeypatch.setattr(shards, "_MAX_GAP", 100)
     np.testing.assert_array_equal(dataset[[40, 94, 40, -1]]["input_ids"], IDS[[40, 94, 40, 94]])
     assert [name for name, _ in read] == [
@@ -178,8 +178,10 @@ def test_single_rows_of_a_remote_shard_are_read_alone(
 
 
 @pytest.mark.usefixtures("no_scan")
-def test_a_shard_of_which_much_is_read_is_read_whole(remote: tuple[Dataset, list[tuple[str, int]]]) -> None:
-    dataset, read = remote
+def test_a_shard_of_which_much_is_read_is_read_whole(
+    remote_dataset: tuple[Dataset, list[tuple[str, int]]],
+) -> None:
+    dataset, read = remote_dataset
     for row in range(30):
         np.testing.assert_array_equal(dataset[row]["input_ids"], IDS[row])
     assert len(read) < 15
@@ -189,9 +191,9 @@ def test_a_shard_of_which_much_is_read_is_read_whole(remote: tuple[Dataset, list
 
 
 def test_a_range_that_comes_back_short_is_an_error(
-    remote: tuple[Dataset, list[tuple[str, int]]], monkeypatch: pytest.MonkeyPatch
+    remote_dataset: tuple[Dataset, list[tuple[str, int]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dataset, _ = remote
+    dataset, _ = remote_dataset
     files, _ = dataset._description.folder._connection()
     monkeypatch.setattr(type(files), "cat_ranges", lambda self, paths, *_: [b"short"] * len(paths))
     with pytest.raises(DatasetError, match="of the bytes"):

@@ -62,7 +62,7 @@ def test_changing_the_number_of_hosts_loses_and_repeats_nothing(
     steps = sorted(changes.draw(st.sets(st.integers(1, 3 * total // batch + 1), max_size=4)))
     hosts = [changes.draw(st.sampled_from([1, 2, 3, 4, 6])) for _ in [0, *steps]]
     history = list(zip([0, *steps], hosts, strict=True))
-    ends = [*steps, steps[-1] + 3 * total // batch + 2] if steps else [3 * total // batch + 2]
+    end_steps = [*steps, steps[-1] + 3 * total // batch + 2] if steps else [3 * total // batch + 2]
     read = np.zeros(total, int)
     for number, (first, count) in enumerate(history):
         orders = [
@@ -77,7 +77,7 @@ def test_changing_the_number_of_hosts_loses_and_repeats_nothing(
             )
             for h in range(count)
         ]
-        for step in range(first, ends[number]):
+        for step in range(first, end_steps[number]):
             before = (step * batch) // total
             for order in orders:
                 np.add.at(read, order.rows(step), 1)
@@ -86,30 +86,33 @@ def test_changing_the_number_of_hosts_loses_and_repeats_nothing(
             assert read.max() <= -(-(step + 1) * batch // total)
         with pytest.raises(ValueError, match="before the order begins"):
             orders[0].rows(first - 1)
-    assert read.sum() == ends[-1] * batch
+    assert read.sum() == end_steps[-1] * batch
 
 
 @given(
-    counts=st.lists(COUNTS, min_size=2, max_size=3), seed=SEEDS, changed=st.integers(1, 40), data=st.data()
+    counts=st.lists(COUNTS, min_size=2, max_size=3),
+    seed=SEEDS,
+    change_step=st.integers(1, 40),
+    data=st.data(),
 )
 def test_mixtures_lose_and_repeat_nothing_when_hosts_change(
-    counts: list[list[int]], seed: int, changed: int, data: st.DataObject
+    counts: list[list[int]], seed: int, change_step: int, data: st.DataObject
 ) -> None:
     weights = data.draw(st.lists(st.floats(0.2, 3), min_size=len(counts), max_size=len(counts)))
-    mixture = Mixture([Counts(own) for own in counts], weights)
-    was, hosts = data.draw(st.tuples(*[st.sampled_from([1, 2, 3, 6])] * 2))
+    mixture = Mixture([Counts(dataset_counts) for dataset_counts in counts], weights)
+    hosts_before, hosts = data.draw(st.tuples(*[st.sampled_from([1, 2, 3, 6])] * 2))
     read = np.zeros(len(mixture), int)
     for history, steps in (
-        ([(0, was)], range(changed)),
-        ([(0, was), (changed, hosts)], range(changed, changed + 25)),
+        ([(0, hosts_before)], range(change_step)),
+        ([(0, hosts_before), (change_step, hosts)], range(change_step, change_step + 25)),
     ):
         count = history[-1][1]
         for host in range(count):
             order = Order(mixture, seed=seed, batch_size=6, window=2, host=host, hosts=count, changes=history)
             for step in steps:
                 np.add.at(read, order.rows(step), 1)
-    for first, own in zip(mixture.first_rows, counts, strict=True):
-        part = read[first : first + sum(own)]
+    for first, dataset_counts in zip(mixture.first_rows, counts, strict=True):
+        part = read[first : first + sum(dataset_counts)]
         assert part.max() - part.min() <= 1
 
 
@@ -136,8 +139,8 @@ def test_any_stretch_of_the_schedule_holds_every_share(
     choices = schedule(shares, seed=seed)
     assert np.bincount(choices, minlength=len(weights)).tolist() == list(shares)
     stretch = np.take(choices, np.arange(start, start + length), mode="wrap")
-    found = np.bincount(stretch, minlength=len(weights))
-    assert np.abs(found - np.array(shares) * length / PERIOD).max() <= len(weights)
+    counts = np.bincount(stretch, minlength=len(weights))
+    assert np.abs(counts - np.array(shares) * length / PERIOD).max() <= len(weights)
 
 
 def test_shares_follow_weights_or_numbers_of_rows() -> None:
@@ -157,15 +160,17 @@ def test_datasets_of_equal_shape_are_not_read_in_step() -> None:
 def test_without_changes_each_step_is_a_function_of_its_number() -> None:
     order = Order(Counts([5] * 9), seed=1, window=2, batch_size=8)
     forward = [order.rows(step).tolist() for step in range(40)]
-    again = Order(Counts([5] * 9), seed=1, window=2, batch_size=8)
-    assert [again.rows(step).tolist() for step in reversed(range(40))] == forward[::-1]
+    second_order = Order(Counts([5] * 9), seed=1, window=2, batch_size=8)
+    assert [second_order.rows(step).tolist() for step in reversed(range(40))] == forward[::-1]
 
 
 def test_epochs_and_seeds_differ() -> None:
-    one = [Order(Counts([20] * 10), seed=0, window=4, batch_size=200).rows(step).tolist() for step in (0, 1)]
-    other = Order(Counts([20] * 10), seed=1, window=4, batch_size=200).rows(0).tolist()
-    assert sorted(one[0]) == sorted(one[1]) == sorted(other) == list(range(200))
-    assert one[0] != one[1] and one[0] != other
+    epochs = [
+        Order(Counts([20] * 10), seed=0, window=4, batch_size=200).rows(step).tolist() for step in (0, 1)
+    ]
+    other_seed = Order(Counts([20] * 10), seed=1, window=4, batch_size=200).rows(0).tolist()
+    assert sorted(epochs[0]) == sorted(epochs[1]) == sorted(other_seed) == list(range(200))
+    assert epochs[0] != epochs[1] and epochs[0] != other_seed
 
 
 def test_the_batches_of_a_mixture(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -175,10 +180,10 @@ def test_the_batches_of_a_mixture(tmp_path_factory: pytest.TempPathFactory) -> N
         write_split(root / str(number), {"input_ids": rows})
     mixture = Mixture.open({root / "0": 3, root / "1": 1})
     assert len(mixture) == 80
-    other = Mixture.open({root / "0": 1, root / "1": 1})
-    alone = Mixture(mixture.datasets[:1], [2])
-    assert len({mixture.fingerprint, other.fingerprint, alone.fingerprint}) == 3
-    assert alone.fingerprint == mixture.datasets[0].fingerprint
+    other_weights = Mixture.open({root / "0": 1, root / "1": 1})
+    single = Mixture(mixture.datasets[:1], [2])
+    assert len({mixture.fingerprint, other_weights.fingerprint, single.fingerprint}) == 3
+    assert single.fingerprint == mixture.datasets[0].fingerprint
     assert mixture.path == f"{root}/0, {root}/1"
     order = Order(mixture, batch_size=20, window=2)
     stream = batches(mixture, order, 5)
@@ -200,7 +205,7 @@ def test_a_mixture_is_used_like_a_dataset(tmp_path: Path) -> None:
     ids = [random_rows(40, 6, seed=seed) for seed in range(2)]
     for number, rows in enumerate(ids):
         write_split(tmp_path / str(number), {"input_ids": rows})
-    mixture, whole = Mixture.open({tmp_path / "0": 3, tmp_path / "1": None}), np.concatenate(ids)
+    mixture, all_ids = Mixture.open({tmp_path / "0": 3, tmp_path / "1": None}), np.concatenate(ids)
     assert (mixture.max_length, mixture.features, len(mixture)) == (6, ("input_ids",), 80)
     for index in (
         0,
@@ -214,8 +219,8 @@ def test_a_mixture_is_used_like_a_dataset(tmp_path: Path) -> None:
         slice(5, 5),
         [],
     ):
-        np.testing.assert_array_equal(mixture[index]["input_ids"], whole[index].reshape(-1, 6).squeeze())
-    np.testing.assert_array_equal([row["input_ids"] for row in mixture], whole)
+        np.testing.assert_array_equal(mixture[index]["input_ids"], all_ids[index].reshape(-1, 6).squeeze())
+    np.testing.assert_array_equal([row["input_ids"] for row in mixture], all_ids)
     assert mixture.locate(79) == (f"{tmp_path}/1/{mixture.datasets[1].locate(39)[0]}", 9)
     mixture.verify()
     for index in (1.0, True, "1", None, [True]):
@@ -240,18 +245,18 @@ def test_steps_of_any_type_of_integers() -> None:
     step = 2**31 - 1
     assert order.rows(np.int32(step)).tolist() == order.rows(step).tolist()
     assert order.rows(np.uint8(3)).tolist() == order.rows(3).tolist()
-    for wrong in (1.0, True, "1", None):
+    for wrong_type in (1.0, True, "1", None):
         with pytest.raises(TypeError, match="not a whole number"):
-            order.rows(wrong)
+            order.rows(wrong_type)
         with pytest.raises(TypeError, match="not a whole number"):
-            Order(Counts([4] * 8), batch_size=8, window=wrong)
-    for beyond in (2**40, 2**62, 10**30):
+            Order(Counts([4] * 8), batch_size=8, window=wrong_type)
+    for large_step in (2**40, 2**62, 10**30):
         with pytest.raises(ValueError, match=r"is in epoch|is beyond the order's"):
-            order.rows(beyond)
+            order.rows(large_step)
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "arguments",
     [
         {"host": 2, "hosts": 2},
         {"window": 0},
@@ -263,9 +268,9 @@ def test_steps_of_any_type_of_integers() -> None:
         {"hosts": 2, "changes": [(0, 1), (0, 2)]},
     ],
 )
-def test_arguments_that_contradict_each_other(wrong: dict) -> None:
+def test_arguments_that_contradict_each_other(arguments: dict) -> None:
     with pytest.raises(ValueError, match=r"out of range|not a multiple|ascend"):
-        Order(Counts([4] * 8), **{"batch_size": 8, **wrong})
+        Order(Counts([4] * 8), **{"batch_size": 8, **arguments})
 
 
 def test_more_hosts_than_shards() -> None:

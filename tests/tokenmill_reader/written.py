@@ -98,11 +98,13 @@ def write_split(
         if not isinstance(shard_rows, int)
         else [shard_rows] * (count // shard_rows) + ([count % shard_rows] if count % shard_rows else [])
     )
-    ends = np.cumsum(sizes)
+    shard_ends = np.cumsum(sizes)
     records = [
         example({name: values[row].tolist() for name, values in features.items()}) for row in range(count)
     ]
-    paths = write_shards(folder, [records[end - size : end] for size, end in zip(sizes, ends, strict=True)])
+    paths = write_shards(
+        folder, [records[end - size : end] for size, end in zip(sizes, shard_ends, strict=True)]
+    )
     if manifest:
         if offsets:
             for path in paths:

@@ -129,17 +129,17 @@ def test_grain_shuffles_and_continues(folder: Path, workers: int) -> None:
 
     flags.FLAGS.mark_as_parsed()  # Grain's workers read its flags
     dataset = Dataset.open(folder)
-    whole = grain.MapDataset.source(RowSource(dataset)).seed(1).shuffle().batch(20).to_iter_dataset()
+    loader = grain.MapDataset.source(RowSource(dataset)).seed(1).shuffle().batch(20).to_iter_dataset()
     if workers:
-        whole = whole.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
-    batches = iter(whole)
-    found = [next(batches)["input_ids"] for _ in range(4)]
+        loader = loader.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
+    batches = iter(loader)
+    read_batches = [next(batches)["input_ids"] for _ in range(4)]
     state = batches.get_state()
-    found += [batch["input_ids"] for batch in batches]
-    assert sorted(np.concatenate(found).tolist()) == sorted(IDS.tolist())
-    continued = iter(whole)
-    continued.set_state(state)
-    np.testing.assert_array_equal(next(continued)["input_ids"], found[4])
+    read_batches += [batch["input_ids"] for batch in batches]
+    assert sorted(np.concatenate(read_batches).tolist()) == sorted(IDS.tolist())
+    continued_batches = iter(loader)
+    continued_batches.set_state(state)
+    np.testing.assert_array_equal(next(continued_batches)["input_ids"], read_batches[4])
     order = Order(dataset, batch_size=8)
     for step, batch in enumerate(grain.MapDataset.source(BatchSource(dataset, order, steps=5))):
         assert batch["row"].tolist() == order.rows(step).tolist()
@@ -204,43 +204,43 @@ def test_the_documented_examples_run(heading: str, folder: Path, monkeypatch: py
     page = (ROOT / "docs" / "using-datasets.md").read_text(encoding="utf-8")
     section = re.split(rf"^#+ {re.escape(heading)}$", page, flags=re.MULTILINE)[1]
     code = re.search(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)[1]
-    found = {"__name__": "__main__"}
-    exec(code.replace("    ...\n", "    break\n"), found)
+    namespace = {"__name__": "__main__"}
+    exec(code.replace("    ...\n", "    break\n"), namespace)
     if heading in CHECKS:
-        CHECKS[heading](found)
+        CHECKS[heading](namespace)
 
 
-def check_pytorch(found: dict) -> None:
+def check_pytorch(namespace: dict) -> None:
     """The loop has learned something: it predicts better than by chance."""
-    assert found["loss"].item() < np.log(512) - 0.3
+    assert namespace["loss"].item() < np.log(512) - 0.3
 
 
-def check_maxtext(found: dict) -> None:
-    batch = found["batch"]
+def check_maxtext(namespace: dict) -> None:
+    batch = namespace["batch"]
     assert {values.shape for values in batch.values()} == {(16, 16)}
     np.testing.assert_array_equal(batch["targets"][:, :-1], batch["inputs"][:, 1:])
-    last = (
+    is_last = (
         np.append(batch["inputs_segmentation"][:, 1:], np.zeros((16, 1)), axis=1)
         != batch["inputs_segmentation"]
     )
-    np.testing.assert_array_equal(batch["targets_segmentation"] == 0, last)
+    np.testing.assert_array_equal(batch["targets_segmentation"] == 0, is_last)
 
 
-def check_levanter(found: dict) -> None:
-    rows = found["rows"]
+def check_levanter(namespace: dict) -> None:
+    rows = namespace["rows"]
     assert asyncio.run(rows.async_len()) == len(IDS) and rows.is_finite()
     np.testing.assert_array_equal(asyncio.run(rows.get_batch([7, 3])), IDS[[7, 3]])
 
 
-def check_megatron(found: dict) -> None:
-    train, item = found["train"], found["train"][3]
+def check_megatron(namespace: dict) -> None:
+    train, item = namespace["train"], namespace["train"][3]
     assert len(train) == len(IDS)
     np.testing.assert_array_equal(item["labels"][:-1], item["tokens"][1:])
     assert item["loss_mask"].tolist() == [1.0] * 15 + [0.0]
 
 
-def check_arrayrecord(found: dict) -> None:
-    assert len(found["source"]) == len(IDS) and len(found["batch"]) == 16
+def check_arrayrecord(namespace: dict) -> None:
+    assert len(namespace["source"]) == len(IDS) and len(namespace["batch"]) == 16
 
 
 CHECKS = {

@@ -76,7 +76,7 @@ def signals_once(number: int) -> Callable[[float], None]:
 
 
 def ends(gcs: Gcs, status: int, log: str = "the log\n", *, host: int = 0) -> Callable[[dict[str, str]], None]:
-    """Returns an event for a life of `Tpu` in which a host reports its container's exit, as host_start.sh does."""
+    """Returns an event for a lifecycle of `Tpu` in which a host reports its container's exit, as host_start.sh does."""
     suffix = f"-{host}.txt" if host else ".txt"
     return lambda metadata: gcs.put(
         metadata["tokenmill-report"].removesuffix(".txt") + suffix, f"{status}\n{log}".encode()

@@ -51,9 +51,9 @@ def test_a_slice_is_created_trains_and_is_deleted(gcs: Gcs, train: Any, ends: An
     line = b'{"step": 50, "loss": 3.25}\n{"step": 1'
     creating, full = (None, "CREATING", None), (None, "CREATING", "ZONE_RESOURCE_POOL_EXHAUSTED")
     running = ("RUNNING", "NONE", None)
-    life = [[creating] * 4, [running, full, full, creating], "RUNNING"]
-    life += [lambda _: gcs.put(f"{RUN}/metrics.jsonl", line), "RUNNING", ends(0), "RUNNING"]
-    compute = Compute(life)
+    lifecycle = [[creating] * 4, [running, full, full, creating], "RUNNING"]
+    lifecycle += [lambda _: gcs.put(f"{RUN}/metrics.jsonl", line), "RUNNING", ends(0), "RUNNING"]
+    compute = Compute(lifecycle)
     assert train(compute) == [
         "launch: first: requesting a v6e-16 in europe-west4-b; if this command is killed, the training goes on; delete "
         f"it with: {DELETE_GROUP}",
@@ -103,7 +103,7 @@ def test_an_operation_that_fails_leaves_nothing(kind: str, train: Any, capsys: A
 def test_a_lack_of_capacity_and_slow_operations_are_waited_for(train: Any, ends: Any) -> None:
     compute = Compute(["RUNNING", ends(0), "RUNNING"])
     compute.failures["instanceGroupManagers"] = ["ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"]
-    compute.slow = 40
+    compute.polls_to_finish = 40
     assert train(compute)[-1] == "launch: first: finished: gs://bucket/runs/first"
     assert compute.parts == {} and len(compute.created) == 1
 
@@ -200,7 +200,7 @@ def test_a_signal_waits_for_a_group_that_is_not_visible_yet(train: Any, capsys: 
             assert kind == "instanceGroupManagers" or ("instanceGroupManagers", "first") not in self.parts
             return super()._delete(kind, name)
 
-    compute = Slow(["STAGING"], slow=4)
+    compute = Slow(["STAGING"], polls_to_finish=4)
     with pytest.raises(InterruptedRun):
         train(compute)
     assert compute.parts == {} and "may remain" not in capsys.readouterr().err

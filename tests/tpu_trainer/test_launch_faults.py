@@ -53,10 +53,10 @@ def stand_in_for(service: str, gcs: Gcs) -> Loopback:
     if service == "gke":
         return Gke(["Pending", "Running", "Completed"], ["Completed"])
     if service == "compute":
-        life = [ends(gcs, 0), "RUNNING"]
-        return Compute(life, life, slow=0)
-    life = ["WAITING_FOR_RESOURCES", "ACTIVE", ends(gcs, 0), "ACTIVE"]
-    return Tpu(life, life)
+        lifecycle = [ends(gcs, 0), "RUNNING"]
+        return Compute(lifecycle, lifecycle, polls_to_finish=0)
+    lifecycle = ["WAITING_FOR_RESOURCES", "ACTIVE", ends(gcs, 0), "ACTIVE"]
+    return Tpu(lifecycle, lifecycle)
 
 
 def options(service: str) -> tuple[str, ...]:
@@ -77,8 +77,8 @@ def asked_for(stand_in: Loopback) -> int:
 def left(stand_in: Loopback) -> bool:
     """Returns whether a resource exists that is not being deleted."""
     if isinstance(stand_in, Vertex):
-        return bool(stand_in.active)
-    return stand_in.left
+        return bool(stand_in.active_jobs)
+    return stand_in.resource_exists
 
 
 def on_request(stand_ins: list[Loopback], fault: Fault, when: Callable[[int, Request], bool]) -> None:
@@ -326,7 +326,7 @@ def test_a_launch_that_dies_after_any_request_is_continued_by_the_next(service: 
             # If the resource was being deleted, a new one finds that the run is finished.
             assert asked_for(stand_in) <= 2 if died[0] else asked_for(stand_in) == 1, f"request {last}"
             assert not left(stand_in), f"request {last}"
-            assert LEASE not in [f"{RUN}/{name}" for name in gcs.below(RUN)], f"request {last}"
+            assert LEASE not in [f"{RUN}/{name}" for name in gcs.objects_below(RUN)], f"request {last}"
 
 
 def test_a_launch_that_is_killed_is_continued_by_the_next(gcs: Gcs, tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_a_launch_that_is_killed_is_continued_by_the_next(gcs: Gcs, tmp_path: Pa
         assert "if this command is killed, " in log.read_text()
         run_launch(stand_in, gcs)
         assert asked_for(stand_in) == 1 and not left(stand_in)
-    assert LEASE not in [f"{RUN}/{name}" for name in gcs.below(RUN)]
+    assert LEASE not in [f"{RUN}/{name}" for name in gcs.objects_below(RUN)]
 
 
 def test_a_second_signal_ends_at_once_and_says_what_is_left(gcs: Gcs) -> None:
@@ -373,7 +373,7 @@ def test_of_two_launches_of_one_run_the_second_is_refused(gcs: Gcs) -> None:
     refused: list[str] = []
 
     def renewed(seconds: float) -> None:  # in place of the first one, which waits for this test
-        gcs.put(LEASE, gcs.below(RUN)["launch/launcher.json"])
+        gcs.put(LEASE, gcs.objects_below(RUN)["launch/launcher.json"])
 
     def second(seconds: float) -> None:
         if not refused:
@@ -399,7 +399,7 @@ def test_a_launch_whose_run_another_one_has_taken_over_ends_and_leaves_the_tpu(
             run_launch(stand_in, gcs, sleep=taken_over)
         assert left(stand_in)
     assert "may remain" not in capsys.readouterr().err
-    assert "launch/launcher.json" in gcs.below(RUN)
+    assert "launch/launcher.json" in gcs.objects_below(RUN)
 
 
 def test_a_run_that_was_trained_elsewhere_is_not_started_twice(gcs: Gcs) -> None:
@@ -467,7 +467,7 @@ def test_a_resource_of_another_run_is_left_alone(service: str, gcs: Gcs) -> None
 
 @pytest.mark.parametrize("service", ["tpu", "compute", "gke"])
 def test_what_was_deleted_by_hand_is_not_requested_again(service: str, gcs: Gcs) -> None:
-    active = {"tpu": Tpu(["ACTIVE"]), "compute": Compute(["RUNNING"], slow=0), "gke": Gke(["Running"])}
+    active = {"tpu": Tpu(["ACTIVE"]), "compute": Compute(["RUNNING"], polls_to_finish=0), "gke": Gke(["Running"])}
     with active[service] as stand_in:
 
         def deleted(seconds: float) -> None:
@@ -483,7 +483,7 @@ def test_what_was_deleted_by_hand_is_not_requested_again(service: str, gcs: Gcs)
                 stand_in, gcs, *options(service), sleep=lambda _: deleted(0) if next(waits) > 10 else None
             )
         assert asked_for(stand_in) == 1 and not left(stand_in)
-    assert "launch/launcher.json" not in gcs.below(RUN)
+    assert "launch/launcher.json" not in gcs.objects_below(RUN)
 
 
 @pytest.mark.parametrize("content", [b'{"host":', b'{"pid": 1}', b"\xff", b"null"])
@@ -493,7 +493,7 @@ def test_a_lease_that_no_launch_has_written_is_not_replaced(gcs: Gcs, content: b
         with pytest.raises(CloudError, match=r"not a file that `launch` writes: .*; delete it"):
             run_launch(stand_in, gcs, sleep=lambda seconds: None)
         assert asked_for(stand_in) == 0
-    assert gcs.below(RUN)["launch/launcher.json"] == content
+    assert gcs.objects_below(RUN)["launch/launcher.json"] == content
 
 
 @pytest.mark.parametrize("line", [b"{broken\n", b'{"loss": 1}\n', b'{"step": 1, "loss": "x"}\n'])

@@ -48,9 +48,9 @@ def test_a_jobset_is_created_trains_and_is_deleted(gcs: Gcs, train: Any) -> None
     def restarted(gke: Gke) -> None:
         gke.restarts = 1
 
-    life = ["Suspended", "Pending", scheduled, "Pending", pulls, "Pending", "Running"]
-    life += [lambda _: gcs.put(f"{RUN}/metrics.jsonl", line), "Running", restarted, "Running", "Completed"]
-    gke = Gke(life)
+    lifecycle = ["Suspended", "Pending", scheduled, "Pending", pulls, "Pending", "Running"]
+    lifecycle += [lambda _: gcs.put(f"{RUN}/metrics.jsonl", line), "Running", restarted, "Running", "Completed"]
+    gke = Gke(lifecycle)
     assert train(gke, *TWO_HOSTS, "--cloud.queue", "team", "--train.steps", "50") == [
         "launch: first: requesting v4-16 in p/europe-west4/c/default; if this command is killed, the training goes on; "
         f"delete it with: {DELETE_JOBSET}",
@@ -64,7 +64,7 @@ def test_a_jobset_is_created_trains_and_is_deleted(gcs: Gcs, train: Any) -> None
         "launch: first: finished: gs://bucket/runs/first",
     ]
     assert gke.existing is None and len(gke.created) == 1
-    assert "launch/launcher.json" not in gcs.below(RUN)
+    assert "launch/launcher.json" not in gcs.objects_below(RUN)
 
 
 def exited(status: int) -> dict:
@@ -160,7 +160,7 @@ def test_one_that_takes_the_name_meanwhile_is_not_deleted(train: Any) -> None:
 
     class Racing(Gke):
         def _delete(self, name: str, options: dict) -> Response:
-            self._lives.append(["Pending"])
+            self._lifecycles.append(["Pending"])
             self.create(other)
             return super()._delete(name, options)
 

@@ -18,7 +18,7 @@ import pytest
 from beam_pipeline.dataset import lock, lock_holder
 from beam_pipeline.dataset.lock_holder import CloudJob, Holder, check_held
 from beam_pipeline.support.errors import DataError, LockLost, UsageError
-from tests.google_cloud.clients import use
+from tests.google_cloud.clients import redirect_google_cloud
 from tests.google_cloud.gcs import Faults, Gcs
 from tests.google_cloud.loopback import Request, Response
 
@@ -197,8 +197,8 @@ def test_a_lock_in_a_bucket_excludes_a_second_run(gcs: Gcs):
             hold(URL),
         ):
             pass
-        assert set(gcs.below(URL)) == {"run.lock"}
-    assert gcs.below(URL) == {}
+        assert set(gcs.objects_below(URL)) == {"run.lock"}
+    assert gcs.objects_below(URL) == {}
 
 
 class DroppingResponses(Gcs):
@@ -221,7 +221,7 @@ def test_a_lock_in_a_bucket_survives_errors_and_lost_responses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     with DroppingResponses("data", faults=Faults(error_every=5)) as gcs:
-        use(gcs, tmp_path, monkeypatch)
+        redirect_google_cloud(gcs, tmp_path, monkeypatch)
         with hold(URL) as run_lock:
             run_lock.check()
             with pytest.raises(UsageError, match="another run writes there"), hold(URL):
@@ -229,7 +229,7 @@ def test_a_lock_in_a_bucket_survives_errors_and_lost_responses(
             run_lock.name_job(JOB, renewed=True)
             run_lock.check()
             run_lock.name_job(JOB, renewed=True)
-        assert gcs.below(URL) == {}
+        assert gcs.objects_below(URL) == {}
         assert gcs.lost_responses > 4 and gcs.failures
 
 
@@ -260,7 +260,7 @@ def test_exactly_one_of_several_runs_takes_over_a_stale_lock_in_a_bucket(gcs: Gc
         with pytest.raises(LockLost):
             dead.name_job(JOB, renewed=True)
         dead.keep()
-    assert gcs.below(URL) == {}
+    assert gcs.objects_below(URL) == {}
 
 
 def test_a_renewed_lock_in_a_bucket_is_not_stale(gcs: Gcs, monkeypatch: pytest.MonkeyPatch):
@@ -274,13 +274,13 @@ def test_a_renewed_lock_in_a_bucket_is_not_stale(gcs: Gcs, monkeypatch: pytest.M
             time.sleep(0.01)
         with pytest.raises(UsageError, match="alive"), hold(URL):
             pass
-    assert gcs.below(URL) == {}
+    assert gcs.objects_below(URL) == {}
 
 
 def test_a_jobs_lock_is_stale_only_after_the_job_has_ended(gcs: Gcs):
     with hold(URL) as run_lock:
         run_lock.name_job(JOB, renewed=False)  # the launcher does not wait
-    assert set(gcs.below(URL)) == {"run.lock"}
+    assert set(gcs.objects_below(URL)) == {"run.lock"}
     queried_jobs: list[CloudJob] = []
 
     def runs(job: CloudJob) -> bool:
@@ -309,7 +309,7 @@ def test_a_jobs_lock_is_stale_only_after_the_job_has_ended(gcs: Gcs):
         pass
     with hold(URL, job_runs=lambda job: False) as next_lock:
         next_lock.check()
-    assert gcs.below(URL) == {}
+    assert gcs.objects_below(URL) == {}
 
 
 def test_a_jobs_last_step_releases_its_lock_and_can_be_retried(gcs: Gcs):
@@ -317,6 +317,6 @@ def test_a_jobs_last_step_releases_its_lock_and_can_be_retried(gcs: Gcs):
         run_lock.name_job(JOB, renewed=True)
         lock.release_job_lock(run_lock.path, run_lock.holder.run)
         lock.release_job_lock(run_lock.path, run_lock.holder.run)  # the step may run again
-    assert gcs.below(URL) == {}
+    assert gcs.objects_below(URL) == {}
     with hold(URL) as next_lock, pytest.raises(LockLost):
         lock.release_job_lock(next_lock.path, run_lock.holder.run)

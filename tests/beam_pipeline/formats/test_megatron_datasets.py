@@ -232,5 +232,5 @@ def test_an_estimate(jsonl: Path, tokenizer: Path, tmp_path: Path, finished_outp
 
 def test_in_cloud_storage_the_files_are_the_same(gcs, finished_output: Path, jsonl: Path, tokenizer: Path):
     prepare.main(arguments(jsonl, tokenizer, "gs://data/out", *FORMAT, *UNITS, "--append_eos"))
-    assert gcs.below("gs://data/out") == content(finished_output)
+    assert gcs.objects_below("gs://data/out") == content(finished_output)
     assert defects("gs://data/out") == []

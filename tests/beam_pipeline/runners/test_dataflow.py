@@ -58,8 +58,8 @@ def test_a_dataset_is_verified_by_a_job(
     prepare.main(arguments_of(CORPUS, tokenizer_folder, OUT, *WHAT))
     verify.main([OUT, *on_dataflow(dataflow)])
     assert f"{OUT}/train: whole" in capsys.readouterr().out
-    path = next(name for name in gcs.below(OUT) if name.endswith(".tfrecord"))
-    data = bytearray(gcs.below(OUT)[path])
+    path = next(name for name in gcs.objects_below(OUT) if name.endswith(".tfrecord"))
+    data = bytearray(gcs.objects_below(OUT)[path])
     data[500] ^= 1
     gcs.put(f"{OUT}/{path}", bytes(data))
     with pytest.raises(DataError, match="has 2 defects"):
@@ -69,7 +69,7 @@ def test_a_dataset_is_verified_by_a_job(
         f"DEFECT {OUT}/{path}: CRC-32C" in stdout and "the checksum of the record's data is wrong" in stdout
     )
     assert [job.name.startswith("verify-small-") for job in dataflow.jobs.values()] == [True, True]
-    assert not any("tokenmill-verify" in name for name in gcs.below("gs://data/tmp"))
+    assert not any("tokenmill-verify" in name for name in gcs.objects_below("gs://data/tmp"))
 
 
 def test_the_staged_pipeline_makes_the_bytes_of_a_local_run(
@@ -87,7 +87,7 @@ def test_the_staged_pipeline_makes_the_bytes_of_a_local_run(
     assert defects(OUT) == []
     local_output = tmp_path / "local"
     prepare.main(arguments_of(CORPUS, tokenizer_folder, local_output, *WHAT))
-    assert gcs.below(OUT) == content(local_output)
+    assert gcs.objects_below(OUT) == content(local_output)
 
     (job,) = dataflow.jobs.values()
     assert job.name.startswith("prepare-small-")
@@ -138,8 +138,8 @@ def test_without_wait_it_ends_when_the_job_is_submitted_and_follow_goes_on(
         captured = capsys.readouterr()
         assert "will be complete when the job is done" in captured.out
         assert f"follow 2026-01-01_00_00_00-1 --project {PROJECT} --region {REGION}" in captured.err
-        assert "train/manifest.json" not in gcs.below(OUT)
-        before = gcs.below(OUT)
+        assert "train/manifest.json" not in gcs.objects_below(OUT)
+        before = gcs.objects_below(OUT)
         with pytest.raises(
             UsageError,
             match=r"the Dataflow job prepare-small-\w+ \(2026-01-01_00_00_00-1\), .*the job is active",
@@ -152,7 +152,7 @@ def test_without_wait_it_ends_when_the_job_is_submitted_and_follow_goes_on(
             prepare.main(local_command)  # which cannot ask Dataflow
         with pytest.raises(UsageError, match=r"\(2026-01-01_00_00_00-1\), .*the job is active"):
             prepare.main([*local_command, "--dataflow_endpoint", dataflow.url])
-        assert gcs.below(OUT) == before
+        assert gcs.objects_below(OUT) == before
         job_may_run.set()
         dataflow_options = ["--project", PROJECT, "--region", REGION, f"--dataflow_endpoint={dataflow.url}"]
         follow.main(["2026-01-01_00_00_00-1", *dataflow_options])
@@ -171,14 +171,14 @@ def test_a_failed_job_is_told_with_our_own_message(dataflow: Dataflow, gcs: Gcs,
     ) as error:
         prepare.main(arguments(dataflow, tokenizer_folder, "--wait"))
     assert "Traceback" not in str(error.value)
-    assert gcs.below(OUT) == {}
+    assert gcs.objects_below(OUT) == {}
 
 
 def test_the_log_of_a_templates_launcher_is_shown(gcs: Gcs, tokenizer_folder: Path):
     def run_job(dataflow: Dataflow, job: api.Job) -> None:
         log = "gs://data/tmp/template_launches/1/console_logs"
         gcs.put(log, b"prepare: --tokenizer gs://data/none: no tokenizer.json there\n")
-        dataflow.say(job, "BASIC", f"Console log from launcher will be available at {log}.")
+        dataflow.add_message(job, "BASIC", f"Console log from launcher will be available at {log}.")
         raise RuntimeError(
             "Error occurred in the launcher container: Template launch failed. See console logs."
         )
@@ -205,19 +205,19 @@ def test_a_signal_cancels_the_job(gcs: Gcs, tokenizer_folder: Path, number: sign
     ):
         prepare.main(arguments(dataflow, tokenizer_folder, "--wait"))
     assert signal.getsignal(number) is before
-    assert gcs.below(OUT) == {}
+    assert gcs.objects_below(OUT) == {}
 
 
 def test_a_job_that_dataflow_refuses(dataflow: Dataflow, gcs: Gcs, tokenizer_folder: Path):
     dataflow.refuse = (400, "(1a2b): The workflow could not be created. Causes: quota of CPUs")
     with pytest.raises(DataError, match=r"Dataflow rejects the job: .*quota of CPUs"):
         prepare.main(arguments(dataflow, tokenizer_folder))
-    assert gcs.below(OUT) == {}
+    assert gcs.objects_below(OUT) == {}
     # There is a job of this name: by all that is known, it may be the one that was to write here.
     dataflow.refuse = (409, "(3c4d): There is already an active job named prepare-small")
     with pytest.raises(StillRunning, match="already an active job"):
         prepare.main(arguments(dataflow, tokenizer_folder))
-    assert "_staging/run.lock" in gcs.below(OUT)
+    assert "_staging/run.lock" in gcs.objects_below(OUT)
 
 
 def test_what_is_missing_or_wrong_is_said_at_once_before_anything_is_asked_or_written(
@@ -256,7 +256,7 @@ def test_a_templates_launcher_describes_the_job_and_does_not_submit_it(
     assert "unknown option --launcher_option_of_tomorrow" in captured.err
     assert f"described in {target}" in captured.err
     assert not dataflow.jobs
-    job = api.Job.from_json(gcs.below("gs://data/tmp/template_launches/1")["job_object"])
+    job = api.Job.from_json(gcs.objects_below("gs://data/tmp/template_launches/1")["job_object"])
     assert job.name == "mine"
     assert job.environment.worker_pools[0].sdk_harness_container_images[0].container_image == IMAGE
     dataflow.run_staged_pipeline(job)

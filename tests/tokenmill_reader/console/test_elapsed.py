@@ -24,49 +24,49 @@ def terminal() -> Iterator[Callable[[], str]]:
     termios.tcsetwinsize(slave, (40, 120))
     os.set_blocking(master, False)
 
-    def shown() -> str:
+    def read_terminal() -> str:
         try:
             return os.read(master, 1 << 16).decode()
         except BlockingIOError:
             return ""
 
     with os.fdopen(slave, "w", buffering=1) as stream, contextlib.redirect_stderr(stream):
-        yield shown
+        yield read_terminal
     os.close(master)
 
 
-def waits_for(pattern: str, shown: Callable[[], str]) -> str:
+def waits_for(pattern: str, read_terminal: Callable[[], str]) -> str:
     """Returns what is shown until the pattern is, however busy the machine is."""
     text, end = "", time.monotonic() + 60
     while not re.search(pattern, text):
         assert time.monotonic() < end, text
         time.sleep(0.05)
-        text += shown()
+        text += read_terminal()
     return text
 
 
 def test_long_work_shows_its_time_in_a_line_that_vanishes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOMENT", 0.1)
-    with terminal() as shown:
+    with terminal() as read_terminal:
         with elapsed("compiling"):
-            waits_for(r"compiling \[00:\d\d\]", shown)
-        assert shown().endswith("\r")
+            waits_for(r"compiling \[00:\d\d\]", read_terminal)
+        assert read_terminal().endswith("\r")
 
 
 def test_short_work_shows_nothing() -> None:
-    with terminal() as shown:
+    with terminal() as read_terminal:
         with elapsed("compiling"):
             pass
-        assert shown() == ""
+        assert read_terminal() == ""
 
 
 def test_the_time_of_a_bar_advances_while_no_step_ends() -> None:
     with (
-        terminal() as shown,
+        terminal() as read_terminal,
         tqdm(total=10, desc="fit", disable=not sys.stderr.isatty()) as bar,
         ticking(bar),
     ):
-        waits_for(r"0/10 \[00:0[1-9]<\?", shown)
+        waits_for(r"0/10 \[00:0[1-9]<\?", read_terminal)
 
 
 def test_a_file_or_pipe_gets_nothing(

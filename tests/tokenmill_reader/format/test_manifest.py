@@ -57,10 +57,10 @@ def test_the_shards_are_those_in_the_manifest_however_it_is_formatted(data: byte
 
 
 @pytest.mark.parametrize(
-    "twice", ['"bytes": 1, "bytes": 100', '"bytes" : 1, "bytes": 100', '"n": {"a": 1, "a": 1}']
+    "repeated_key", ['"bytes": 1, "bytes": 100', '"bytes" : 1, "bytes": 100', '"n": {"a": 1, "a": 1}']
 )
-def test_a_key_that_occurs_twice_is_refused(twice: str) -> None:
-    data = WRITTEN.replace(b'"bytes": 100', twice.encode(), 1)
+def test_a_key_that_occurs_twice_is_refused(repeated_key: str) -> None:
+    data = WRITTEN.replace(b'"bytes": 100', repeated_key.encode(), 1)
     with pytest.raises(DatasetError, match="occurs twice"):
         parse_manifest(data, "manifest.json")
 
@@ -92,9 +92,9 @@ def test_each_defect_of_a_shard_is_named(change: dict[str, Any], message: str) -
 def test_a_second_line_of_the_checksum_is_a_defect() -> None:
     assert checksum_defect(WRITTEN, MANIFEST) is None
     line = next(line for line in WRITTEN.splitlines(keepends=True) if line.startswith(b'  "checksum"'))
-    twice = WRITTEN.replace(line, line * 2)
-    assert checksum_of(twice) == checksum_of(WRITTEN)
-    assert "it was changed" in checksum_defect(twice, MANIFEST)
+    repeated_line = WRITTEN.replace(line, line * 2)
+    assert checksum_of(repeated_line) == checksum_of(WRITTEN)
+    assert "it was changed" in checksum_defect(repeated_line, MANIFEST)
 
 
 @pytest.mark.parametrize("value", [[], {}, None, "csv"])

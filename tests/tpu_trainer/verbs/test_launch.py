@@ -28,12 +28,12 @@ def ends(gcs: Gcs) -> Callable[..., Callable[[dict[str, str]], None]]:
 
 def test_a_tpu_is_requested_trains_and_is_deleted(gcs: Gcs, train: Any, ends: Any, tmp_path: Path) -> None:
     line = b'{"step": 50, "loss": 3.25}\n{"step": 1'
-    life = [
+    lifecycle = [
         *("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"),
         lambda metadata: gcs.put(f"{RUN}/metrics.jsonl", line),
         *("ACTIVE", "ACTIVE", ends(0), "ACTIVE"),
     ]
-    tpu = Tpu(life)
+    tpu = Tpu(lifecycle)
     assert train(tpu, "--train.steps", "50", "--cloud.service_account", "a@p.iam") == [
         "launch: first: requesting a v5litepod-8 in europe-west4-b; if this command is killed, the training goes on; "
         f"delete it with: {launches.DELETE}",
@@ -83,7 +83,7 @@ def test_too_many_preemptions_end_the_launch(train: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("life", "message"),
+    ("lifecycle", "message"),
     [
         (["WAITING_FOR_RESOURCES", "FAILED"], "the request for a TPU failed: no more capacity in the zone"),
         (["ACTIVE", 2], r"`fit` exited with status 2 .*\nno such folder"),
@@ -93,14 +93,14 @@ def test_too_many_preemptions_end_the_launch(train: Any) -> None:
     ],
 )
 def test_a_failure_is_reported_and_the_tpu_deleted(
-    life: Sequence[Any], message: str, train: Any, ends: Any
+    lifecycle: Sequence[Any], message: str, train: Any, ends: Any
 ) -> None:
     tpu = Tpu(
-        [ends(each, "no such folder\n") if isinstance(each, int) else each for each in [*life, life[0]]]
+        [ends(each, "no such folder\n") if isinstance(each, int) else each for each in [*lifecycle, lifecycle[0]]]
     )
     with pytest.raises(CloudError, match=message):
         train(tpu)
-    assert tpu.existing is None or "77" in life
+    assert tpu.existing is None or "77" in lifecycle
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_reports_are_found_on_all_pages_and_among_other_files(ends: Any) -> None
             gcs.put(f"{begin}0.txt", b"2\nof another attempt")
             launches.ends(gcs, 0)(metadata)
 
-        tpu._lives[0].insert(1, report)
+        tpu._lifecycles[0].insert(1, report)
         run_launch(tpu, gcs)
         assert tpu.existing is None
 
@@ -191,7 +191,7 @@ def test_vertex_runs_and_fails(train: Any, gcs: Gcs) -> None:
     assert lines[1:] == [*states, f"launch: first: finished: {RUN}"]
     with pytest.raises(CloudError, match="customJobs/7: JOB_STATE_FAILED: exit status 2"):
         train(Vertex(*steps, "JOB_STATE_FAILED"), *vertex)
-    assert gcs.below(RUN) == {}
+    assert gcs.objects_below(RUN) == {}
 
 
 def test_a_refusal_is_shown_with_the_message_of_google_cloud(train: Any) -> None:

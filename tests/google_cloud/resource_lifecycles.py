@@ -1,4 +1,4 @@
-"""What the stand-ins for services share whose resources have a name: one resource at a time, with a given life."""
+"""Base class of the stand-ins for services with named resources: one resource at a time, with a given lifecycle."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from tests.google_cloud.loopback import Loopback
 
 
-class ResourceLives(Loopback):
+class ResourceLifecycles(Loopback):
     """A stand-in in which one resource exists at a time.
 
     Args:
-        lives: For each resource in turn, its states in the answers to successive requests for it. A function is called
-            with what `before_state` returns before the next answer. The last state is repeated.
+        lifecycles: For each resource in turn, its states in the answers to successive requests for it. A function is
+            called with what `before_state` returns before the next answer. The last state is repeated.
         project: The only project that the stand-in serves.
         port: See `Loopback`.
         tls: See `Loopback`.
@@ -27,7 +27,7 @@ class ResourceLives(Loopback):
 
     def __init__(
         self,
-        *lives: Sequence[Any],
+        *lifecycles: Sequence[Any],
         project: str = "p",
         port: int = 0,
         tls: ssl.SSLContext | None = None,
@@ -35,31 +35,31 @@ class ResourceLives(Loopback):
     ):
         super().__init__(port, tls, address)
         self._project = project
-        self._lives = [list(life) for life in lives]
+        self._lifecycles = [list(lifecycle) for lifecycle in lifecycles]
         self.created: list[dict] = []
         self.existing: dict | None = None
         self._deleting = 0  # answers until the resource that is being deleted is gone
 
     @property
-    def left(self) -> bool:
+    def resource_exists(self) -> bool:
         """Whether a resource exists that is not being deleted."""
         return self.existing is not None and not self._deleting
 
     def create(self, body: dict) -> None:
         """Creates the resource, as a request does."""
         self.existing = body
-        self._life = self._lives.pop(0)
+        self._lifecycle = self._lifecycles.pop(0)
         self._deleting = 0
 
     def before_state(self) -> Any:
-        """Returns the argument of the functions in a life."""
+        """Returns the argument of the functions in a lifecycle."""
         return self
 
     def next_state(self) -> Any:
         """Returns the resource's next state."""
-        while callable(self._life[0]):
-            self._life.pop(0)(self.before_state())
-        return self._life.pop(0) if len(self._life) > 1 else self._life[0]
+        while callable(self._lifecycle[0]):
+            self._lifecycle.pop(0)(self.before_state())
+        return self._lifecycle.pop(0) if len(self._lifecycle) > 1 else self._lifecycle[0]
 
     def still_deleting(self) -> bool:
         """Whether a resource that is being deleted still exists; each call brings its end nearer."""
