@@ -63,14 +63,16 @@ def test_the_kernel_equals_plain_operations(name: str, dtype: str, causal: bool,
         blocks=HEADS // 2,
         interpret=pltpu.InterpretParams(),
     )
-    found = call(*map(jnp.asarray, values))
+    output = call(*map(jnp.asarray, values))
     tensors = [*map(tf.constant, values[:4]), *(tf.constant(x.astype(np.float32)) for x in values[4:])]
     expected = kernel_reference.run(name, causal, *tensors)
-    for ours, theirs in zip([found] if name == "forward" else found, expected, strict=True):
-        assert ours.dtype == jnp.dtype(dtype)
-        largest = np.abs(theirs).max()
+    for actual, reference in zip([output] if name == "forward" else output, expected, strict=True):
+        assert actual.dtype == jnp.dtype(dtype)
+        largest = np.abs(reference).max()
         tolerance = 1e-5 if dtype == "float32" else 2e-2
-        np.testing.assert_allclose(np.asarray(ours, np.float32), theirs, rtol=0, atol=tolerance * largest)
+        np.testing.assert_allclose(
+            np.asarray(actual, np.float32), reference, rtol=0, atol=tolerance * largest
+        )
 
 
 def test_the_archive_is_compiled_from_the_source() -> None:
@@ -89,14 +91,14 @@ def attention(dtype: str, length: int, causal: bool) -> BatchFunction:
     """Returns a program of both passes."""
 
     def step(batch: dict[str, tf.Tensor]) -> list[tf.Tensor]:
-        shared = [
+        call_arguments = [
             tf.constant([7]),
             tf.constant([1.1]),
             tf.zeros([ROWS, HEADS // 2, 8, length], tf.int32),
             tf.zeros([ROWS, 2, length]),
         ]
-        output = attention_kernel._run("forward", causal, *shared, *[batch["x"]] * 3)
-        return output + attention_kernel._run("backward", causal, *shared, *[batch["x"]] * 4)
+        output = attention_kernel._run("forward", causal, *call_arguments, *[batch["x"]] * 3)
+        return output + attention_kernel._run("backward", causal, *call_arguments, *[batch["x"]] * 4)
 
     return BatchFunction(step, {"x": tf.TensorSpec([ROWS, length, HEADS * 64], dtype)})
 
@@ -158,16 +160,18 @@ def test_the_kernel_saves_memory_traffic_in_the_trainers_step() -> None:
     topology = Topology.parse("v5e:1x1")
 
     def report(**options: bool | int) -> dict:
-        own = replace(CONFIG, train=replace(CONFIG.train, **options))
-        rows = rows_without_dataset(own, vocab_size=own.vocab_size, max_length=own.max_length)
+        fit_config = replace(CONFIG, train=replace(CONFIG.train, **options))
+        rows = rows_without_dataset(
+            fit_config, vocab_size=fit_config.vocab_size, max_length=fit_config.max_length
+        )
         result = compile_module(
-            ReplicaStep(config=own, rows=rows, topology=topology).program(8).lower(), topology
+            ReplicaStep(config=fit_config, rows=rows, topology=topology).program(8).lower(), topology
         )
         return figures(result, topology=topology, replica_rows=8, max_length=512, model_flops=1.0)
 
-    plain, with_kernel = report(attention_kernel=False, recompute_attention=True), report()
+    recomputed, with_kernel = report(attention_kernel=False, recompute_attention=True), report()
     # Both compute scores twice.
-    assert with_kernel["flops"] == pytest.approx(plain["flops"], rel=0.1)
-    assert with_kernel["bytes_accessed"] < 0.7 * plain["bytes_accessed"]
+    assert with_kernel["flops"] == pytest.approx(recomputed["flops"], rel=0.1)
+    assert with_kernel["bytes_accessed"] < 0.7 * recomputed["bytes_accessed"]
     # In a loop, its FLOPs are counted for each iteration.
     assert report(accumulation=4)["flops"] == pytest.approx(with_kernel["flops"], rel=0.1)

@@ -82,16 +82,16 @@ def test_sums_over_replicas_become_collectives() -> None:
         return all_reduce([batch["x"], batch["x"] @ batch["x"]], 4)
 
     result = compiled(BatchFunction(step, MATRIX), "v5e:2x2")
-    found = collectives(HloModule.parse(result.hlo))
-    assert {collective.kind for collective in found} == {"all-reduce"}
-    assert sum(collective.bytes for collective in found) == 2 * 4 * 512 * 512
+    sums = collectives(HloModule.parse(result.hlo))
+    assert {collective.kind for collective in sums} == {"all-reduce"}
+    assert sum(collective.bytes for collective in sums) == 2 * 4 * 512 * 512
 
 
 def test_every_iteration_of_a_loop_is_counted() -> None:
-    def report(trips: int) -> dict:
+    def report(iterations: int) -> dict:
         def step(batch: dict[str, tf.Tensor]) -> tf.Tensor:
             return tf.while_loop(
-                lambda i, y: i < trips, lambda i, y: (i + 1, tf.nn.relu(y @ batch["x"])), [0, batch["x"]]
+                lambda i, y: i < iterations, lambda i, y: (i + 1, tf.nn.relu(y @ batch["x"])), [0, batch["x"]]
             )[1]
 
         result = compiled(BatchFunction(step, MATRIX))
@@ -163,9 +163,9 @@ def test_the_verb_caches_programs_and_compares_configurations(
     assert "1 compiled, 0 from" in caplog.text
     assert "Not shown: the real step time" in first.out
     compile_check.main(replace(config, output=str(tmp_path / "again.json")))
-    again = capsys.readouterr()
+    second = capsys.readouterr()
     assert "0 compiled, 1 from" in caplog.text
-    assert again.out == first.out
+    assert second.out == first.out
     assert (tmp_path / "again.json").read_text() == (tmp_path / "first.json").read_text()
     (report,) = json.loads((tmp_path / "first.json").read_text())["reports"]
     assert report["replicas"] == 4
@@ -179,16 +179,20 @@ def test_the_verb_caches_programs_and_compares_configurations(
             "train": {"batch_size": batch},
         }
         (tmp_path / name).write_text(json.dumps(values))  # JSON is YAML
-    compared = [str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml")]
-    own = CompileCheckConfig(topology=TINY.topology, vocab_size=TINY.vocab_size, max_length=TINY.max_length)
-    compile_check.main(replace(own, cache=config.cache, compare=compared, output=str(tmp_path / "both.json")))
-    both = capsys.readouterr()
+    paths = [str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml")]
+    base_config = CompileCheckConfig(
+        topology=TINY.topology, vocab_size=TINY.vocab_size, max_length=TINY.max_length
+    )
+    compile_check.main(
+        replace(base_config, cache=config.cache, compare=paths, output=str(tmp_path / "both.json"))
+    )
+    captured = capsys.readouterr()
     assert "1 compiled, 1 from" in caplog.text
-    assert "8 × 64" in both.out
-    small, large = json.loads((tmp_path / "both.json").read_text())["reports"]
-    assert small == report | {"name": compared[0]}
-    assert large["replica_rows"] == 16
-    assert small["bytes_accessed"] < large["bytes_accessed"]
+    assert "8 × 64" in captured.out
+    small_report, large_report = json.loads((tmp_path / "both.json").read_text())["reports"]
+    assert small_report == report | {"name": paths[0]}
+    assert large_report["replica_rows"] == 16
+    assert small_report["bytes_accessed"] < large_report["bytes_accessed"]
 
 
 def test_compiled_programs_of_another_topology_are_not_mixed_up(tmp_path: Path) -> None:

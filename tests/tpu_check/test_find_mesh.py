@@ -29,7 +29,7 @@ CONFIG = CompileCheckConfig(
 )
 
 
-def found(config: CompileCheckConfig, folder: Path) -> dict[str, Any]:
+def search_report(config: CompileCheckConfig, folder: Path) -> dict[str, Any]:
     """Returns the search's part of the file that it writes."""
     output = folder / "report.json"
     compile_check.main(replace(config, cache=str(folder / "cache"), output=str(output)))
@@ -41,7 +41,7 @@ def test_the_search_finds_what_compiling_everything_finds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    report = found(CONFIG, tmp_path)
+    report = search_report(CONFIG, tmp_path)
     assert "strategy: pjrt" in capsys.readouterr().out
     cache = open_cache(str(tmp_path / "cache"))
     speeds = {}
@@ -60,14 +60,14 @@ def test_the_search_finds_what_compiling_everything_finds(
     assert len(speeds) == 2 * len(fsdp_values()) + 3
     best = report["search"]["best"]
     names = ("data", "model", "fsdp")
-    chosen = (*(best["mesh"][name] for name in names), best["train"]["accumulation"])
-    assert speeds[chosen] == max(speeds.values()) == report["roofline"]["tokens_per_second"]
+    best_candidate = (*(best["mesh"][name] for name in names), best["train"]["accumulation"])
+    assert speeds[best_candidate] == max(speeds.values()) == report["roofline"]["tokens_per_second"]
     # No bound excludes what is possible.
     for trial in report["search"]["tried"]:
         key = (*(trial["mesh"][name] for name in names), trial["train"]["accumulation"])
         assert speeds[key] <= trial["bound_tokens_per_second"]
     # The same search again needs no compiler.
-    assert found(CONFIG, tmp_path) == report
+    assert search_report(CONFIG, tmp_path) == report
     assert "0 compiled" in caplog.text.splitlines()[-1]
 
 
@@ -78,6 +78,6 @@ def test_estimates_from_fewer_layers_are_near(tmp_path: Path) -> None:
         train=TrainConfig(batch_size=1),
         topology="v5e:1x1",
     )
-    (trial,) = found(deep, tmp_path)["search"]["tried"]
+    (trial,) = search_report(deep, tmp_path)["search"]["tried"]
     for part, name in (("roofline", "compute_seconds"), ("roofline", "memory_seconds"), ("hbm", "needed")):
         assert trial["estimate"][part][name] == pytest.approx(trial["report"][part][name], rel=0.2), name

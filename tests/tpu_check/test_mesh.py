@@ -53,12 +53,12 @@ def test_fsdp_divides_weights_and_sends_as_little_as_zero_3(
         12 * WEIGHTS / 8 < report["hbm"]["arguments"] < 1.3 * 12 * WEIGHTS / 8
     )  # biases and norms are whole
     # In bfloat16. With `true`, for the forward and for the backward pass.
-    found = {each["kind"]: each["bytes"] / (2 * WEIGHTS) for each in report["collectives"]}
-    assert 0.9 * gathers < found["all-gather"] < 1.2 * gathers
-    assert 0.7 < found["reduce-scatter"] < 1.2  # some small gradients are summed whole
+    bytes_by_kind = {each["kind"]: each["bytes"] / (2 * WEIGHTS) for each in report["collectives"]}
+    assert 0.9 * gathers < bytes_by_kind["all-gather"] < 1.2 * gathers
+    assert 0.7 < bytes_by_kind["reduce-scatter"] < 1.2  # some small gradients are summed whole
     zero_3 = 3 * 2 * WEIGHTS * 7 / 8
-    sent = sum(each["sent"] for each in report["collectives"]) / zero_3
-    assert 0.9 < sent < 1.2 if gathers == 2 else sent < 0.9
+    sent_bytes = sum(each["sent"] for each in report["collectives"]) / zero_3
+    assert 0.9 < sent_bytes < 1.2 if gathers == 2 else sent_bytes < 0.9
     assert report["roofline"]["communication_seconds"] > 0
 
 
@@ -104,12 +104,12 @@ def test_checkpointing_keeps_less_and_computes_the_blocks_again(tmp_path: Path) 
         compile_check.main(config)
         return json.loads(Path(output).read_text())["reports"][0]
 
-    kept, again = report(False), report(True)
-    assert again["hbm"]["temporaries"] < 0.3 * kept["hbm"]["temporaries"]
+    plain, checkpointed = report(False), report(True)
+    assert checkpointed["hbm"]["temporaries"] < 0.3 * plain["hbm"]["temporaries"]
     tokens = 64 * 256
     forward = 4 * tokens * (2 * 12 * 128**2 + 2 * 2 * 256 * 128)  # products with weights, and attention's
     # A block's last product is not needed again.
-    assert 0.6 * forward < again["flops"] - kept["flops"] < 1.1 * forward
+    assert 0.6 * forward < checkpointed["flops"] - plain["flops"] < 1.1 * forward
 
 
 def test_tensor_parallelism_with_two_devices_on_a_chip(tmp_path: Path) -> None:
@@ -130,15 +130,15 @@ def test_devices_run_the_attention_kernel_on_their_own_rows_and_heads(tmp_path: 
         compile_check.main(replace(CONFIG, model=model, max_length=256, train=train, mesh=mesh, **paths))
         return json.loads(Path(paths["output"]).read_text())["reports"][0]
 
-    plain, kernel = report(recompute_attention=True), report(attention_kernel=True)
+    recomputed, kernel = report(recompute_attention=True), report(attention_kernel=True)
 
-    def sent(report: dict[str, Any]) -> int:
+    def sent_bytes(report: dict[str, Any]) -> int:
         return sum(each["sent"] for each in report["collectives"])
 
     # If devices gathered the operands of the kernels, they would send several arrays of 32 x 256 x 256 more.
-    assert sent(kernel) == pytest.approx(sent(plain), rel=0.02)
-    assert kernel["flops"] == pytest.approx(plain["flops"], rel=0.2)
-    assert kernel["bytes_accessed"] < 0.85 * plain["bytes_accessed"]
+    assert sent_bytes(kernel) == pytest.approx(sent_bytes(recomputed), rel=0.02)
+    assert kernel["flops"] == pytest.approx(recomputed["flops"], rel=0.2)
+    assert kernel["bytes_accessed"] < 0.85 * recomputed["bytes_accessed"]
     lines = Path(kernel["hlo"]).read_text().splitlines()
     kernels = [line for line in lines if 'custom_call_target="tpu_custom_call"' in line]
     # 32 rows by 4 groups, 2 of 4 heads of 64 dimensions.
@@ -152,6 +152,6 @@ def test_arguments_that_do_not_fit_need_no_compiler(
 ) -> None:
     monkeypatch.setattr("tpu_trainer.tpu_check.cache.compile_module", None)
     # 19 GB of weights and moments, of which only the shapes exist.
-    large = replace(CONFIG, model=ModelConfig(config={"n_embd": 8192, "n_layer": 2, "n_head": 64}))
-    compile_check.main(replace(large, cache=str(tmp_path)))
+    large_config = replace(CONFIG, model=ModelConfig(config={"n_embd": 8192, "n_layer": 2, "n_head": 64}))
+    compile_check.main(replace(large_config, cache=str(tmp_path)))
     assert "NO" in capsys.readouterr().out

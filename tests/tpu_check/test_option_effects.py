@@ -70,16 +70,16 @@ def test_mixed_precision_moves_fewer_bytes() -> None:
 
 
 def test_recomputed_attention_computes_the_scores_again() -> None:
-    again = train(recompute_attention=True)
+    recomputed = train(recompute_attention=True)
     heads = GPT2["n_head"]
     products = 2 * ROWS * heads * LENGTH**2 * (WIDTH // heads)
-    assert again["flops"] - base()["flops"] > 0.8 * products
+    assert recomputed["flops"] - base()["flops"] > 0.8 * products
 
 
 def test_micro_batches_are_a_loop() -> None:
-    apart = train(accumulation=4)
-    assert 4 in [loop["trips"] for loop in apart["loops"]]
-    assert apart["flops"] == pytest.approx(base()["flops"], rel=0.1)
+    accumulated = train(accumulation=4)
+    assert 4 in [loop["trips"] for loop in accumulated["loops"]]
+    assert accumulated["flops"] == pytest.approx(base()["flops"], rel=0.1)
 
 
 def test_skipped_spikes_keep_the_values_of_before() -> None:
@@ -89,8 +89,8 @@ def test_skipped_spikes_keep_the_values_of_before() -> None:
 
 
 def test_no_dropout_computes_no_random_bits() -> None:
-    without = of_step(configured(model=ModelConfig(config=GPT2 | WITHOUT_DROPOUT)))
-    assert without["hlo"].count(" xor(") < base()["hlo"].count(" xor(") / 4
+    report = of_step(configured(model=ModelConfig(config=GPT2 | WITHOUT_DROPOUT)))
+    assert report["hlo"].count(" xor(") < base()["hlo"].count(" xor(") / 4
 
 
 def test_the_mean_of_weights_is_one_more_copy() -> None:
@@ -101,18 +101,18 @@ def test_the_mean_of_weights_is_one_more_copy() -> None:
 
 
 def test_documents_apart_are_compared_on_the_device() -> None:
-    apart = of_step(configured(), documents=True)
-    more = apart["hbm"]["arguments"] - base()["hbm"]["arguments"]
-    assert more == pytest.approx(2 * 4 * ROWS * LENGTH, rel=0.1)
-    assert apart["hlo"].count("direction=EQ") > base()["hlo"].count("direction=EQ")
+    separated = of_step(configured(), documents=True)
+    extra_bytes = separated["hbm"]["arguments"] - base()["hbm"]["arguments"]
+    assert extra_bytes == pytest.approx(2 * 4 * ROWS * LENGTH, rel=0.1)
+    assert separated["hlo"].count("direction=EQ") > base()["hlo"].count("direction=EQ")
 
 
 def test_logits_exist_for_a_chunk_of_positions_at_a_time() -> None:
     words = 50_000
-    large = of_step(
+    report = of_step(
         configured(train=TrainConfig(batch_size=ROWS, precision="mixed_bfloat16")), vocabulary=words
     )
-    assert large["hbm"]["temporaries"] < 0.8 * 2 * ROWS * LENGTH * words  # of all logits in bfloat16
+    assert report["hbm"]["temporaries"] < 0.8 * 2 * ROWS * LENGTH * words  # of all logits in bfloat16
 
 
 def test_the_share_of_masked_tokens_determines_the_size_of_the_head() -> None:
@@ -142,8 +142,8 @@ def arguments(folder: Path, fsdp: bool | str, **rules: list[str | None]) -> int:
 
 
 def test_zero_divides_the_optimizer_and_a_rule_excludes_a_variable(tmp_path: Path) -> None:
-    whole, zero = arguments(tmp_path, False), arguments(tmp_path, "zero")
-    assert zero == pytest.approx(whole * (1 + 2 / 4) / 3, rel=0.15)
+    undivided, zero = arguments(tmp_path, False), arguments(tmp_path, "zero")
+    assert zero == pytest.approx(undivided * (1 + 2 / 4) / 3, rel=0.15)
     table = 4 * VOCABULARY * WIDTH
-    more = arguments(tmp_path, "zero", wte=[None, None]) - zero
-    assert more == pytest.approx(2 * table * 3 / 4, rel=0.2)
+    extra_bytes = arguments(tmp_path, "zero", wte=[None, None]) - zero
+    assert extra_bytes == pytest.approx(2 * table * 3 / 4, rel=0.2)

@@ -127,10 +127,10 @@ def train(gcs: Gcs, capsys: pytest.CaptureFixture[str]) -> Callable[..., list[st
     """Launches against a stand-in; returns the lines of stderr."""
 
     def run(
-        stand_in: Loopback, *more: str, sleep: Callable[[float], Any] = lambda seconds: None
+        stand_in: Loopback, *options: str, sleep: Callable[[float], Any] = lambda seconds: None
     ) -> list[str]:
         with stand_in:
-            run_launch(stand_in, gcs, *more, sleep=sleep)
+            run_launch(stand_in, gcs, *options, sleep=sleep)
         return capsys.readouterr().err.splitlines()
 
     return run

@@ -18,7 +18,7 @@ from tpu_trainer.devices.pjrt import mesh as pjrt
 from tpu_trainer.devices.pjrt import partitioning, stablehlo
 
 
-def use_references(module: Any, wrong: bool) -> None:
+def use_references(module: Any, is_wrong: bool) -> None:
     """Replaces the kernels in a program by functions that compute the same."""
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import func
@@ -33,7 +33,9 @@ def use_references(module: Any, wrong: bool) -> None:
         assert numbers == [shape[0], shape[2] // 128], (numbers, shape)
         name = "forward" if len(arrays) == 7 else "backward"
         if name not in functions:
-            reference = deserialize_portable_artifact(module.context, reference_artifact(name, arrays, wrong))
+            reference = deserialize_portable_artifact(
+                module.context, reference_artifact(name, arrays, is_wrong)
+            )
             function = stablehlo.main_function(reference)
             function.attributes["sym_name"] = ir.StringAttr.get(name)
             function.attributes["sym_visibility"] = ir.StringAttr.get("private")
@@ -42,19 +44,19 @@ def use_references(module: Any, wrong: bool) -> None:
             functions.add(name)
         with ir.InsertionPoint(kernel):
             call = func.CallOp([result.type for result in kernel.results], name, arrays)
-        for old, new in zip(kernel.results, call.results, strict=True):
-            old.replace_all_uses_with(new)
+        for kernel_value, reference_value in zip(kernel.results, call.results, strict=True):
+            kernel_value.replace_all_uses_with(reference_value)
         kernel.erase()
 
 
-def reference_artifact(name: str, arrays: list[Any], wrong: bool) -> bytes:
+def reference_artifact(name: str, arrays: list[Any], is_wrong: bool) -> bytes:
     """Returns kernel_reference.run as a program of values like these."""
     specs = {str(i): tf.TensorSpec(*stablehlo._array(str(array.type))) for i, array in enumerate(arrays)}
 
     def function(batch: dict[str, tf.Tensor]) -> list[tf.Tensor]:
-        threshold, scale, lines, *rest = batch.values()
-        lines = tf.reverse(lines, [0]) if wrong else lines
-        return kernel_reference.run(name, True, threshold, scale, lines, *rest)
+        threshold, scale, lines, *inputs = batch.values()
+        lines = tf.reverse(lines, [0]) if is_wrong else lines
+        return kernel_reference.run(name, True, threshold, scale, lines, *inputs)
 
     return stablehlo.Program(function, specs).lower().artifact
 
@@ -65,7 +67,7 @@ def train(kind: str, arguments: list[str]) -> None:
 
     def divide_and_replace(module: Any, axes: dict[str, int]) -> None:
         divide(module, axes)
-        use_references(module, wrong=kind == "wrong")
+        use_references(module, is_wrong=kind == "wrong")
 
     partitioning.divide_kernels = divide_and_replace
 

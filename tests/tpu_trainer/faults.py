@@ -62,7 +62,7 @@ def run_all(
     ]
 
 
-def at_step(step: int, action: Callable[[], None]) -> None:
+def call_at_step(step: int, action: Callable[[], None]) -> None:
     """Calls `action` after `step` updates: after the log is written, before anything is saved."""
     from tpu_trainer.training.progress import ProgressLog
 
@@ -102,21 +102,21 @@ def renewed_every(seconds: float) -> None:
 
 
 def kill_at(step: int) -> None:
-    at_step(step, lambda: send(signal.SIGKILL))
+    call_at_step(step, lambda: send(signal.SIGKILL))
 
 
 def terminate_at(step: int) -> None:
-    at_step(step, lambda: send(signal.SIGTERM))
+    call_at_step(step, lambda: send(signal.SIGTERM))
 
 
 def terminate_twice_at(step: int) -> None:
-    def twice() -> None:
+    def send_twice() -> None:
         send(signal.SIGTERM)
         time.sleep(0.5)
         send(signal.SIGTERM)
         time.sleep(60)
 
-    at_step(step, twice)
+    call_at_step(step, send_twice)
 
 
 def terminate_while_compiling(_: bool) -> None:
@@ -134,16 +134,16 @@ def terminate_in_evaluation(step: int) -> None:
 
     evaluate, run = Validation.run, Evaluator.run
 
-    def at_that_step(self: Validation, reached: int, **options: Any) -> Any:
-        def terminated(self: Evaluator, **arguments: Any) -> Any:
+    def evaluate_with_signal(self: Validation, current_step: int, **options: Any) -> Any:
+        def run_with_signal(self: Evaluator, **arguments: Any) -> Any:
             send(signal.SIGTERM)
             time.sleep(0.5)
             return run(self, **arguments)
 
-        Evaluator.run = terminated if reached == step else run
-        return evaluate(self, reached, **options)
+        Evaluator.run = run_with_signal if current_step == step else run
+        return evaluate(self, current_step, **options)
 
-    Validation.run = at_that_step
+    Validation.run = evaluate_with_signal
 
 
 def kill_in_write_of(step: int) -> None:
@@ -174,13 +174,13 @@ def refuse_writes_from(step: int) -> None:
     """Imitates a full disk: from `step` on, checkpoints, log and chart cannot be written."""
     from tpu_trainer.support import files
 
-    def full(*arguments: Any) -> None:
+    def raise_disk_full(*arguments: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def fill() -> None:
-        files.append_text = files.write_text = full
+        files.append_text = files.write_text = raise_disk_full
 
-    at_step(step, fill)
+    call_at_step(step, fill)
 
 
 def fill_disk_at(step_and_file: tuple[int, str]) -> None:
@@ -195,7 +195,7 @@ def fill_disk_at(step_and_file: tuple[int, str]) -> None:
             except OSError as error:
                 assert error.errno == errno.ENOSPC
 
-    at_step(step, fill)
+    call_at_step(step, fill)
 
 
 def remove_before(path: str) -> None:
@@ -226,16 +226,16 @@ def main() -> None:
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     chains = json.load(sys.stdin)
     statuses: list[list[int]] = [[] for _ in chains]
-    waiting, running = list(range(len(chains))), {}
-    while waiting or running:
-        while waiting and len(running) < _AT_ONCE:
+    waiting, running_chains = list(range(len(chains))), {}
+    while waiting or running_chains:
+        while waiting and len(running_chains) < _AT_ONCE:
             chain = waiting.pop(0)
-            running[_start(*chains[chain][0], run)] = chain
+            running_chains[_start(*chains[chain][0], run)] = chain
         process, status = os.wait()
-        chain = running.pop(process)
+        chain = running_chains.pop(process)
         statuses[chain].append(os.waitstatus_to_exitcode(status))
         if len(statuses[chain]) < len(chains[chain]):
-            running[_start(*chains[chain][len(statuses[chain])], run)] = chain
+            running_chains[_start(*chains[chain][len(statuses[chain])], run)] = chain
     json.dump(statuses, sys.stdout)
 
 

@@ -26,7 +26,7 @@ class Commit:
 class Repository:
     """A repository."""
 
-    private: bool
+    is_private: bool
     commits: list[Commit] = field(default_factory=list)
 
 
@@ -45,11 +45,11 @@ class HubStandIn:
         if self.refuse is not None:
             return self.refuse, {"error": "the stand-in refuses"}
         if (method, path) == ("POST", "/api/repos/create"):
-            asked = json.loads(body)
-            name = f"{asked['organization'] or 'me'}/{asked['name']}"
-            known = name in self.repositories
-            self.repositories.setdefault(name, Repository(private=bool(asked.get("private"))))
-            return 409 if known else 200, {"url": f"{self.url}/{name}"}
+            body_json = json.loads(body)
+            name = f"{body_json['organization'] or 'me'}/{body_json['name']}"
+            exists = name in self.repositories
+            self.repositories.setdefault(name, Repository(is_private=bool(body_json.get("private"))))
+            return 409 if exists else 200, {"url": f"{self.url}/{name}"}
         if (method, path) == ("POST", "/api/validate-yaml"):
             return (200, {"errors": [], "warnings": []}) if b"---" in body else (400, {"errors": []})
         if match := re.fullmatch(r"/api/models/(.+)/preupload/main", path):
@@ -70,8 +70,8 @@ class HubStandIn:
         return 404, {"error": f"{method} {path}: not an endpoint of the stand-in"}
 
     def _mode(self, file: dict[str, Any]) -> dict[str, Any]:
-        large = file["path"].endswith((".safetensors", ".h5"))
-        return {"path": file["path"], "uploadMode": "lfs" if large else "regular", "shouldIgnore": False}
+        is_large = file["path"].endswith((".safetensors", ".h5"))
+        return {"path": file["path"], "uploadMode": "lfs" if is_large else "regular", "shouldIgnore": False}
 
     def _object(self, entry: dict[str, Any]) -> dict[str, Any]:
         if entry["oid"] in self._objects:
@@ -79,13 +79,13 @@ class HubStandIn:
         return entry | {"actions": {"upload": {"href": f"{self.url}/lfs/{entry['oid']}"}}}
 
     def _commit(self, body: bytes) -> Commit:
-        header, *rest = (json.loads(line) for line in body.splitlines())
+        header, *lines = (json.loads(line) for line in body.splitlines())
         files = {}
-        for line in rest:
+        for line in lines:
             value = line["value"]
-            large = line["key"] == "lfsFile"
+            is_large = line["key"] == "lfsFile"
             files[value["path"]] = (
-                self._objects[value["oid"]] if large else base64.b64decode(value["content"])
+                self._objects[value["oid"]] if is_large else base64.b64decode(value["content"])
             )
         return Commit(header["value"]["summary"], files)
 

@@ -15,14 +15,14 @@ def run(name: str, causal: bool, *operands: tf.Tensor) -> list[tf.Tensor]:
     bits = tf.bitcast(lines, tf.uint32)
     # The heads in their order: the first of each pair, then the second.
     first, second = (
-        tf.reshape(tf.stack([bits[:, :, at], bits[:, :, 2 + at]], axis=2), [rows, 2 * pairs, length])
-        for at in (0, 1)
+        tf.reshape(tf.stack([bits[:, :, offset], bits[:, :, 2 + offset]], axis=2), [rows, 2 * pairs, length])
+        for offset in (0, 1)
     )
     keep = line_bits((first, second), length) >= tf.bitcast(threshold, tf.uint32)
     bias, segments = tf.unstack(keys, axis=1)
-    seen = tf.cast(lines[:, 0, 4], tf.float32)[:, :, None] == segments[:, None]
+    visible = tf.cast(lines[:, 0, 4], tf.float32)[:, :, None] == segments[:, None]
     if causal:
-        seen &= tf.linalg.band_part(tf.ones([length, length]), -1, 0) > 0
+        visible &= tf.linalg.band_part(tf.ones([length, length]), -1, 0) > 0
 
     def heads(x: tf.Tensor) -> tf.Tensor:
         return tf.transpose(tf.reshape(x, [rows, length, 2 * pairs, 64]), [0, 2, 1, 3])
@@ -31,10 +31,10 @@ def run(name: str, causal: bool, *operands: tf.Tensor) -> list[tf.Tensor]:
         query, key, value = (tf.cast(x, tf.float32) for x in inputs[:3])
         tape.watch([query, key, value])
         scores = tf.matmul(heads(query), heads(key), transpose_b=True) / 8 + bias[:, None, None]
-        probabilities = tf.nn.softmax(tf.where(seen[:, None], scores, -1e9))
-        dropped = tf.where(keep, probabilities * scale, 0.0)
+        probabilities = tf.nn.softmax(tf.where(visible[:, None], scores, -1e9))
+        weights = tf.where(keep, probabilities * scale, 0.0)
         output = tf.reshape(
-            tf.transpose(tf.matmul(dropped, heads(value)), [0, 2, 1, 3]), [rows, length, width]
+            tf.transpose(tf.matmul(weights, heads(value)), [0, 2, 1, 3]), [rows, length, width]
         )
     if name == "forward":
         return [tf.cast(output, inputs[0].dtype)]

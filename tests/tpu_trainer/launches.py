@@ -38,8 +38,8 @@ DELETE = "gcloud compute tpus queued-resources delete first --project p --zone e
 
 
 @functools.cache
-def config(*more: str) -> LaunchConfig:
-    return parse([*NEEDED, "--cloud.image", IMAGE, *more])[1]
+def config(*options: str) -> LaunchConfig:
+    return parse([*NEEDED, "--cloud.image", IMAGE, *options])[1]
 
 
 def google(url: str, storage: str) -> Google:
@@ -50,32 +50,34 @@ def google(url: str, storage: str) -> Google:
 
 
 def run_launch(
-    stand_in: Loopback, gcs: Gcs, *more: str, sleep: Callable[[float], Any] = lambda seconds: None
+    stand_in: Loopback, gcs: Gcs, *options: str, sleep: Callable[[float], Any] = lambda seconds: None
 ) -> None:
     """Launches against running stand-ins."""
-    waits = itertools.count()
+    wait_count = itertools.count()
 
     def bounded(seconds: float) -> None:
-        assert next(waits) < 300, "launch does not end"
+        assert next(wait_count) < 300, "launch does not end"
         sleep(seconds)
 
-    launch(config(*more), google(stand_in.url, gcs.url), sleep=bounded)
+    launch(config(*options), google(stand_in.url, gcs.url), sleep=bounded)
 
 
 def signals_once(number: int) -> Callable[[float], None]:
     """Returns a `sleep` whose first call sends this process a signal."""
     if signal.getsignal(number) is signal.SIG_IGN:  # inherited, if the tests are a shell's background job
         signal.signal(number, signal.default_int_handler)
-    left = [number]
+    signals_left = [number]
 
     def sleep(seconds: float) -> None:
-        if left:
-            os.kill(os.getpid(), left.pop())
+        if signals_left:
+            os.kill(os.getpid(), signals_left.pop())
 
     return sleep
 
 
-def ends(gcs: Gcs, status: int, log: str = "the log\n", *, host: int = 0) -> Callable[[dict[str, str]], None]:
+def host_exit(
+    gcs: Gcs, status: int, log: str = "the log\n", *, host: int = 0
+) -> Callable[[dict[str, str]], None]:
     """Returns an event for a lifecycle of `Tpu` in which a host reports its container's exit, as host_start.sh does."""
     suffix = f"-{host}.txt" if host else ".txt"
     return lambda metadata: gcs.put(

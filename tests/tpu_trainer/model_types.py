@@ -85,8 +85,8 @@ _OTHER_VALUES: dict[str, Any] = {
 def other_configs(model_type: str) -> list[dict[str, Any]]:
     """Returns small configurations that together change all supported values."""
     names = CONFIG_VALUES[model_type]
-    changed = {name: value for name, value in _OTHER_VALUES.items() if name in names}
-    config = small_config(model_type) | changed | dropout_config(model_type, 0.2)
+    other_values = {name: value for name, value in _OTHER_VALUES.items() if name in names}
+    config = small_config(model_type) | other_values | dropout_config(model_type, 0.2)
     if model_type != "opt":
         return [config]
     # OPT has its final norm only if norms precede the layers.

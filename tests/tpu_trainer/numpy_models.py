@@ -26,11 +26,11 @@ def _conv1d(x: np.ndarray, weights: Weights, name: str) -> np.ndarray:
     return x @ weights[f"{name}.weight"] + weights[f"{name}.bias"]
 
 
-def _attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, heads: int, seen: np.ndarray) -> np.ndarray:
-    """Returns [L, H] from q, k, v of [L, H]; `seen` [L, L]: whether a query (row) attends to a key (column)."""
+def _attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, heads: int, visible: np.ndarray) -> np.ndarray:
+    """Returns [L, H] from q, k, v of [L, H]; `visible` [L, L]: whether a query (row) attends to a key (column)."""
     length, width = q.shape
     q, k, v = (x.reshape(length, heads, width // heads).transpose(1, 0, 2) for x in (q, k, v))
-    scores = np.where(seen, q @ k.transpose(0, 2, 1) / math.sqrt(width // heads), -np.inf)
+    scores = np.where(visible, q @ k.transpose(0, 2, 1) / math.sqrt(width // heads), -np.inf)
     scores = np.exp(scores - scores.max(-1, keepdims=True))
     return (scores / scores.sum(-1, keepdims=True) @ v).transpose(1, 0, 2).reshape(length, width)
 
@@ -60,8 +60,8 @@ def roberta_logits(
         q, k, v = (
             _linear(x, weights, f"{block}.attention.self.{name}") for name in ("query", "key", "value")
         )
-        attended = _attention(q, k, v, heads, np.ones((length, length), bool))
-        x = x + _linear(attended, weights, f"{block}.attention.output.dense")
+        attention = _attention(q, k, v, heads, np.ones((length, length), bool))
+        x = x + _linear(attention, weights, f"{block}.attention.output.dense")
         x = _norm(x, weights, f"{block}.attention.output.LayerNorm", epsilon)
         inner = _gelu(_linear(x, weights, f"{block}.intermediate.dense"))
         x = _norm(
@@ -84,8 +84,8 @@ def gpt2_logits(weights: Weights, ids: np.ndarray, *, heads: int, layers: int, e
         q, k, v = np.split(
             _conv1d(_norm(x, weights, f"{block}.ln_1", epsilon), weights, f"{block}.attn.c_attn"), 3, axis=-1
         )
-        attended = _attention(q, k, v, heads, np.tri(length, dtype=bool))
-        x = x + _conv1d(attended, weights, f"{block}.attn.c_proj")
+        attention = _attention(q, k, v, heads, np.tri(length, dtype=bool))
+        x = x + _conv1d(attention, weights, f"{block}.attn.c_proj")
         inner = _gelu_new(_conv1d(_norm(x, weights, f"{block}.ln_2", epsilon), weights, f"{block}.mlp.c_fc"))
         x = x + _conv1d(inner, weights, f"{block}.mlp.c_proj")
     return _norm(x, weights, "transformer.ln_f", epsilon) @ wte.T

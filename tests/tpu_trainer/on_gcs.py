@@ -58,15 +58,17 @@ def run_all_on_gcs(
     folder.mkdir()
     hosts, plan = folder / "hosts", folder / "plan.json"
     write_hosts(hosts, {"127.0.0.1": _HOSTS})
-    named = [[[[str(item) for item in arguments], fault] for arguments, fault in chain] for chain in chains]
+    plan_chains = [
+        [[[str(item) for item in arguments], fault] for arguments, fault in chain] for chain in chains
+    ]
     server = {"fake_gcs_server": fake_gcs_server}
     stand_in = {"faults": faults, "page_size": page_size}
-    plan.write_text(json.dumps({"objects": str(objects), "chains": named} | server | stand_in))
-    inside = (
+    plan.write_text(json.dumps({"objects": str(objects), "chains": plan_chains} | server | stand_in))
+    shell_command = (
         f'mount --bind "{hosts}" /etc/hosts && exec "{sys.executable}" -m tests.tpu_trainer.on_gcs "{folder}"'
     )
     result = subprocess.run(
-        [*_NAMESPACE, "sh", "-c", inside],
+        [*_NAMESPACE, "sh", "-c", shell_command],
         capture_output=True,
         text=True,
         check=False,

@@ -120,7 +120,7 @@ def main() -> None:
     cases = [same, different, fails, lost, first_lost, alone, flags, *KILLED]
     ports = free_ports(len(cases))
     with tempfile.TemporaryDirectory() as folder:
-        started = {}
+        running = {}
         for number, case in enumerate(cases):
             for index in range(2):
                 output = f"{folder}/{case.__name__}-{index}"
@@ -131,11 +131,11 @@ def main() -> None:
                         status = run(case, port=ports[number], index=index, output=output)
                     finally:
                         os._exit(status)  # without cleaning up what is the parent's
-                started[process] = (case.__name__, index, output)
+                running[process] = (case.__name__, index, output)
         results: dict[str, list] = {case.__name__: [None, None] for case in cases}
-        for _ in started:
+        for _ in running:
             process, status = os.wait()
-            name, index, output = started[process]
+            name, index, output = running[process]
             results[name][index] = (os.waitstatus_to_exitcode(status), Path(output).read_text())
     print(json.dumps(results))
 

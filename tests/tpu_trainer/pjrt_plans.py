@@ -120,23 +120,23 @@ def collective_counts(executor: PjrtExecutor) -> dict[str, int]:
     return {each.kind: each.count for each in collectives(HloModule.parse(text))}
 
 
-def compared(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, float]:
+def largest_differences(actual: dict[str, Any], expected: dict[str, Any]) -> dict[str, float]:
     """Returns the largest differences: of losses, and of variables relative to their largest element."""
     state = {
-        name: float(np.abs(found["state"][name] - value).max() / max(np.abs(value).max(), 1e-3))
+        name: float(np.abs(actual["state"][name] - value).max() / max(np.abs(value).max(), 1e-3))
         for name, value in expected["state"].items()
     }
-    assert found["state"].keys() == state.keys()
-    worst = max(state, key=state.get)
+    assert actual["state"].keys() == state.keys()
+    worst_name = max(state, key=state.get)
 
     def difference(name: str) -> float:
-        return float(np.abs(np.array(found[name]) - np.array(expected[name])).max())
+        return float(np.abs(np.array(actual[name]) - np.array(expected[name])).max())
 
     return {
         "losses": difference("losses"),
         "average": difference("average") / expected["average"].targets,
-        "state": state[worst],
-        "worst": worst,
+        "state": state[worst_name],
+        "worst": worst_name,
     }
 
 
@@ -180,8 +180,8 @@ def main(dataset: str, scratch: str, extent: str) -> None:
             cross_entropy.cross_entropy_sums.__kwdefaults__["max_logits"] = (
                 BATCH * MAX_LENGTH * 64 // mesh.data
             )
-            found = results(executor, rows, validation, steps=steps)
-            report[name]["plans"][plan] = compared(found, expected) | {
+            plan_results = results(executor, rows, validation, steps=steps)
+            report[name]["plans"][plan] = largest_differences(plan_results, expected) | {
                 "collectives": collective_counts(executor)
             }
             print(f"{name}, {plan}: {time.process_time():.1f} s of CPU time", file=sys.stderr, flush=True)

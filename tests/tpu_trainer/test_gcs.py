@@ -38,30 +38,30 @@ FAULTS = {"error_every": 101, "cut_download_every": 31}
 @pytest.mark.parametrize("server", ["stand-in", "fake-gcs-server"])
 def test_killed_and_continued_on_cloud_storage(tmp_path: Path, dataset: Path, server: str) -> None:
     skip_where_not_permitted()
-    foreign = server == "fake-gcs-server"
-    if foreign and not PROGRAM.exists():
+    is_fake_gcs_server = server == "fake-gcs-server"
+    if is_fake_gcs_server and not PROGRAM.exists():
         pytest.skip("`make test-engines` installs fake-gcs-server")
-    command, local = fit_arguments(dataset, RUN, OPTIONS | IN_BUCKET), tmp_path / "local"
-    short = {"renewed_every": 0.5}
+    command, local_run = fit_arguments(dataset, RUN, OPTIONS | IN_BUCKET), tmp_path / "local"
+    short_lease = {"renewed_every": 0.5}
     chains = [
-        [(command, {"kill_in_write_of": 8} | short), (command, short)],
-        [(fit_arguments(dataset, local, OPTIONS), {})],
+        [(command, {"kill_in_write_of": 8} | short_lease), (command, short_lease)],
+        [(fit_arguments(dataset, local_run, OPTIONS), {})],
     ]
-    [[(killed, _), (status, log)], [(status_of_local, _)]], bucket, requests = run_all_on_gcs(
-        tmp_path / "gcs", dataset, chains, FAULTS, fake_gcs_server=foreign
+    [[(killed_status, _), (status, log)], [(status_of_local, _)]], bucket, requests = run_all_on_gcs(
+        tmp_path / "gcs", dataset, chains, FAULTS, fake_gcs_server=is_fake_gcs_server
     )
-    assert (killed, status, status_of_local) == (-9, 0, 0), log
+    assert (killed_status, status, status_of_local) == (-9, 0, 0), log
     assert "steps 5 to 12" in log  # from the checkpoint before the one that was half written
     assert "run.lock: another `fit` (process" in log
     assert not (bucket / "runs" / "one" / "run.lock").exists()
     assert any(request.startswith("POST /upload/") for request in requests)
 
     run = bucket / "runs" / "one"
-    assert learnt(metrics(run)) == learnt(metrics(local))
-    expected, found = weights(local), weights(run)
-    assert expected.keys() == found.keys()
+    assert learnt(metrics(run)) == learnt(metrics(local_run))
+    expected, actual = weights(local_run), weights(run)
+    assert expected.keys() == actual.keys()
     for name, values in expected.items():
-        np.testing.assert_array_equal(found[name], values, err_msg=name)
+        np.testing.assert_array_equal(actual[name], values, err_msg=name)
     for name in ("config.yaml", "summary.json", "loss.svg", "tokenizer/tokenizer.json"):
         assert (run / name).is_file(), name
 
@@ -86,13 +86,13 @@ def test_a_run_starts_without_a_request_for_each_shard(
         tmp_path / "gcs", tmp_path / "bucket", [[(command, {})]], {}, page_size=100
     )
     assert status == 0, log
-    asked = [
-        found[1] for found in (re.search(r"train-(\d+)-1\.tfrecord", each) for each in requests) if found
+    requested_shards = [
+        match[1] for match in (re.search(r"train-(\d+)-1\.tfrecord", each) for each in requests) if match
     ]
     # One batch of 8 rows, and the windows of 2 shards that are read ahead: 3, and what the pipeline holds.
-    assert 8 <= len(set(asked)) < 40
+    assert 8 <= len(set(requested_shards)) < 40
     # Pages of the listing, and what does not depend on the number of shards.
-    assert len(requests) - len(asked) < 40, requests
+    assert len(requests) - len(requested_shards) < 40, requests
 
 
 def test_a_listing_takes_a_request_for_each_page(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,8 +104,8 @@ def test_a_listing_takes_a_request_for_each_page(monkeypatch: pytest.MonkeyPatch
             gcs.put(f"gs://bucket/data/train/{number:05d}", bytes(number))
         gcs.put("gs://bucket/data/train/", b"")
         gcs.put("gs://bucket/data/train/below/file", b"1")
-        listed = files.list_files("gs://bucket/data/train/")
-        assert {name: each.size for name, each in listed.items()} == {f"{n:05d}": n for n in range(250)}
+        listing = files.list_files("gs://bucket/data/train/")
+        assert {name: each.size for name, each in listing.items()} == {f"{n:05d}": n for n in range(250)}
         assert len(gcs.requests) - gcs.failures == 3
         assert files.list_files("gs://bucket/nothing") == {}
         with pytest.raises(

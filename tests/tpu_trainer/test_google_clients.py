@@ -63,7 +63,7 @@ class Answers(Loopback):
 
 
 @contextlib.contextmanager
-def answering(answer: Response | None) -> Iterator[tuple[Google, Answers]]:
+def client_and_server(answer: Response | None) -> Iterator[tuple[Google, Answers]]:
     with Answers(answer) as server:
         yield Google(credentials=AnonymousCredentials(), endpoint=server.url, storage=server.url), server
 
@@ -73,7 +73,7 @@ def test_a_request_that_may_have_been_executed_is_unanswered_and_sent_once(name:
     errors = [Response.error(status, "come again") for status in (408, 429, 500, 502, 503, 504)]
     cut = Response(200, b'{"name": "projects/p"}', {"Content-Type": "application/json"}, cut=True)
     for answer in (None, *errors, RATE, PROXY, cut):
-        with answering(answer) as (google, server):
+        with client_and_server(answer) as (google, server):
             with pytest.raises(UnansweredError):
                 REQUESTS[name](google)
             assert server.count == 1, answer
@@ -104,7 +104,7 @@ def test_without_a_network_to_renew_the_token_a_request_is_unanswered(
     secrets = {"client_id": "c", "client_secret": "s", "token_uri": "http://localhost:9"}
     account = UserCredentials(None, refresh_token="r", **secrets)
     machine = MachineCredentials(universe_domain="googleapis.com")
-    with answering(None) as (google, server):
+    with client_and_server(None) as (google, server):
         expired = replace(google, credentials={"account": account, "machine": machine}[kind])
         with pytest.raises(UnansweredError):
             REQUESTS[name](expired)
@@ -114,7 +114,7 @@ def test_without_a_network_to_renew_the_token_a_request_is_unanswered(
 @pytest.mark.parametrize("name", REQUESTS)
 def test_a_refusal_has_the_message_and_the_names_of_the_error(name: str) -> None:
     answer = Response.error(403, "Quota 'TPUS' exceeded. See https://x/y?z: limit 8", "quotaExceeded")
-    with answering(answer) as (google, server), pytest.raises(RefusedError) as error:
+    with client_and_server(answer) as (google, server), pytest.raises(RefusedError) as error:
         REQUESTS[name](google)
     assert (error.value.code, error.value.reasons) == (403, {"quotaExceeded"}) and server.count == 1
     assert str(error.value).endswith(": Quota 'TPUS' exceeded. See https://x/y?z: limit 8")

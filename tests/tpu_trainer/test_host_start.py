@@ -65,7 +65,7 @@ class Host:
     config: str
 
     @property
-    def ran(self) -> list[str] | None:
+    def docker_run(self) -> list[str] | None:
         """The arguments of `docker run`."""
         return next((call for call in self.calls if call[0] == "run"), None)
 
@@ -86,11 +86,11 @@ def start(folder: Path, metadata: dict[str, str], **environment: str) -> Host:
         text=True,
         check=False,
     )
-    made = [json.loads(line) for line in calls.read_text().splitlines()]
+    recorded_calls = [json.loads(line) for line in calls.read_text().splitlines()]
     return Host(
         status=result.returncode,
-        calls=[call for call in made if call[0] != "upload"],
-        uploads=[call[1:] for call in made if call[0] == "upload"],
+        calls=[call for call in recorded_calls if call[0] != "upload"],
+        uploads=[call[1:] for call in recorded_calls if call[0] == "upload"],
         config=(folder / "tokenmill" / "fit.yaml").read_text(),
     )
 
@@ -99,7 +99,7 @@ def start(folder: Path, metadata: dict[str, str], **environment: str) -> Host:
 def test_one_host_trains_and_reports_how_it_ended(tmp_path: Path, status: int) -> None:
     host = start(tmp_path, {}, STATUS_OF_RUN=str(status))
     assert host.status == 0
-    run = host.ran
+    run = host.docker_run
     assert run[run.index(IMAGE) :] == [IMAGE, "fit", "--config", "/config.yaml"]
     assert f"{tmp_path}/tokenmill/fit.yaml:/config.yaml:ro" in run and host.config == "seed: 3\n"
     place = "https://storage.googleapis.com/upload/storage/v1/b/bucket/o?uploadType=media"
@@ -123,7 +123,7 @@ def test_every_host_of_a_slice_trains(tmp_path: Path, number: int, endpoints: st
     host = start(
         tmp_path, {f"attributes/{name}": value for name, value in metadata.items()}, STATUS_OF_RUN="75"
     )
-    run = host.ran
+    run = host.docker_run
     command = run[run.index(IMAGE) + 1 :]
     assert command == [
         *("fit", "--config", "/config.yaml", "--mesh.num_processes", "2"),
@@ -143,26 +143,26 @@ def test_every_host_of_a_slice_trains(tmp_path: Path, number: int, endpoints: st
 def test_a_host_of_compute_engine_knows_how_many_there_are(tmp_path: Path, number: int) -> None:
     metadata = {"worker-network-endpoints": "10.0.0.2,10.0.0.3", "agent-worker-number": str(number)}
     metadata |= {"tokenmill-strategy": "pjrt", "tokenmill-hosts": "2"}
-    run = start(tmp_path, {f"attributes/{name}": value for name, value in metadata.items()}).ran
+    run = start(tmp_path, {f"attributes/{name}": value for name, value in metadata.items()}).docker_run
     assert run[-2:] == ["--mesh.process_id", str(number)] and "10.0.0.2:8476" in run
 
 
 def test_a_single_host_of_compute_engine_needs_no_addresses(tmp_path: Path) -> None:
     metadata = {"worker-network-endpoints": "", "agent-worker-number": "", "tokenmill-strategy": "pjrt"}
     metadata["tokenmill-hosts"] = "1"
-    run = start(tmp_path, {f"attributes/{name}": value for name, value in metadata.items()}).ran
+    run = start(tmp_path, {f"attributes/{name}": value for name, value in metadata.items()}).docker_run
     assert run[-2:] == ["--mesh.num_processes", "1"]
 
 
 def test_a_host_that_is_not_told_of_the_others_reports_it(tmp_path: Path) -> None:
     metadata = {"attributes/worker-network-endpoints": "10.0.0.2", "attributes/tokenmill-hosts": "4"}
     host = start(tmp_path, metadata, TOKENMILL_CHECKS="2")
-    assert host.ran is None
+    assert host.docker_run is None
     assert "worker-network-endpoints is 10.0.0.2: must name 4 hosts" in host.uploads[0][2]
 
 
 def test_with_pjrt_one_host_trains_alone(tmp_path: Path) -> None:
-    run = start(tmp_path, {"attributes/tokenmill-strategy": "pjrt"}).ran
+    run = start(tmp_path, {"attributes/tokenmill-strategy": "pjrt"}).docker_run
     assert run[run.index(IMAGE) + 1 :] == ["fit", "--config", "/config.yaml", "--mesh.num_processes", "1"]
 
 
@@ -171,7 +171,7 @@ def test_an_image_that_cannot_be_pulled_is_reported(tmp_path: Path, number: int)
     host = start(tmp_path, {"attributes/agent-worker-number": str(number)}, STATUS_OF_PULL="1")
     assert host.status != 0
     assert [call[0] for call in host.calls].count("pull") == 5
-    assert host.ran is None
+    assert host.docker_run is None
     [report] = [upload[2] for upload in host.uploads]
     assert report.startswith("1\n") and "no space left on device" in report
 
@@ -179,6 +179,6 @@ def test_an_image_that_cannot_be_pulled_is_reported(tmp_path: Path, number: int)
 def test_a_host_that_is_told_too_little_reports_it(tmp_path: Path) -> None:
     host = start(tmp_path, {"attributes/worker-network-endpoints": ""})
     assert host.status != 0
-    assert host.ran is None
+    assert host.docker_run is None
     [report] = [upload[2] for upload in host.uploads]
     assert report.startswith("1\n") and "404: http://metadata.google.internal" in report

@@ -56,7 +56,7 @@ def executed(body: dict, folder: Path, *, slice_number: int, host: int) -> FitCo
 
 
 def test_fit_accepts_the_command_of_every_host(tmp_path: Path) -> None:
-    more = [
+    launch_options = [
         "--mesh.fsdp",
         "true",
         "--cloud.accelerator_type",
@@ -66,25 +66,27 @@ def test_fit_accepts_the_command_of_every_host(tmp_path: Path) -> None:
     ]
     # Kubernetes would replace $(HOST), and turn $$ into $.
     tokenizer = "gs://bucket/$(HOST)/$$(HOST)/$HOME/`id`/'quoted\""
-    of_launch = config(*GKE, *more, "--data.tokenizer", tokenizer, "--mesh.rules", '{"a$": ["data"]}')
-    body = manifest(of_launch)
+    launch_config = config(
+        *GKE, *launch_options, "--data.tokenizer", tokenizer, "--mesh.rules", '{"a$": ["data"]}'
+    )
+    body = manifest(launch_config)
     numbers = []
     for slice_number, host in itertools.product(range(2), range(4)):
         fit = executed(body, tmp_path, slice_number=slice_number, host=host)
         assert (fit.output_dir, fit.strategy, fit.mesh.fsdp) == (RUN, "pjrt", True)
         assert (fit.data.tokenizer, fit.mesh.rules) == (tokenizer, {"a$": ["data"]})
         assert (fit.mesh.coordinator_address, fit.mesh.num_processes) == ("first-fit-0-0.first:8476", 8)
-        assert fit.mesh.without_processes() == of_launch.mesh
+        assert fit.mesh.without_processes() == launch_config.mesh
         numbers.append(fit.mesh.process_id)
     assert numbers == list(range(8))
 
 
-def pod_of(*more: str) -> dict:
-    return manifest(config(*GKE, *more))["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+def pod_of(*args: str) -> dict:
+    return manifest(config(*GKE, *args))["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
 
 
 @pytest.mark.parametrize(
-    ("more", "selected", "tolerated"),
+    ("options", "selected", "tolerated"),
     [
         ((), {}, []),
         (("--cloud.spot", "true"), {"cloud.google.com/gke-spot": "true"}, ["gke-spot"]),
@@ -102,9 +104,9 @@ def pod_of(*more: str) -> dict:
     ],
 )
 def test_nodes_are_of_the_requested_kind(
-    more: tuple[str, ...], selected: dict[str, str], tolerated: list[str]
+    options: tuple[str, ...], selected: dict[str, str], tolerated: list[str]
 ) -> None:
-    pod = pod_of(*more)
+    pod = pod_of(*options)
     tpu = {
         "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
         "cloud.google.com/gke-tpu-topology": "2x4",
@@ -144,8 +146,8 @@ def test_containers_have_few_rights() -> None:
 def test_slices_are_those_of_googles_tables(
     accelerator_type: str, topology: str, hosts: int, chips: int
 ) -> None:
-    found = Slice.parse(accelerator_type)
-    assert (found.topology, found.hosts, found.chips_per_host) == (topology, hosts, chips)
+    parsed = Slice.parse(accelerator_type)
+    assert (parsed.topology, parsed.hosts, parsed.chips_per_host) == (topology, hosts, chips)
 
 
 def test_another_topology_of_the_same_size_can_be_chosen() -> None:

@@ -23,36 +23,36 @@ KINDS = {"template": "instanceTemplates", "policy": "resourcePolicies", "group":
 
 
 @pytest.fixture
-def ends(gcs: Gcs) -> Callable[..., Callable[[dict[str, str]], None]]:
+def host_exit(gcs: Gcs) -> Callable[..., Callable[[dict[str, str]], None]]:
     """Makes a host report the exit of its container."""
-    return partial(launches.ends, gcs)
+    return partial(launches.host_exit, gcs)
 
 
 @pytest.fixture
 def train(train: Callable[..., list[str]]) -> Callable[..., list[str]]:
     """Launches on Compute Engine against a stand-in; returns the lines of stderr."""
 
-    def run(stand_in: Loopback, *more: str, **options: Any) -> list[str]:
-        return train(stand_in, *COMPUTE, *more, **options)
+    def run(stand_in: Loopback, *extra_options: str, **options: Any) -> list[str]:
+        return train(stand_in, *COMPUTE, *extra_options, **options)
 
     return run
 
 
-def put(
-    compute: Compute, *more: str, attempt: str = "1234abcd", parts: tuple[str, ...] = tuple(KINDS)
+def create_parts(
+    compute: Compute, *options: str, attempt: str = "1234abcd", parts: tuple[str, ...] = tuple(KINDS)
 ) -> None:
     """Creates what a launch with these options creates."""
-    for part, body in bodies(config(*COMPUTE, *more), attempt).items():
+    for part, body in bodies(config(*COMPUTE, *options), attempt).items():
         if part in parts:
             compute.put(KINDS[part], body)
 
 
-def test_a_slice_is_created_trains_and_is_deleted(gcs: Gcs, train: Any, ends: Any) -> None:
+def test_a_slice_is_created_trains_and_is_deleted(gcs: Gcs, train: Any, host_exit: Any) -> None:
     line = b'{"step": 50, "loss": 3.25}\n{"step": 1'
-    creating, full = (None, "CREATING", None), (None, "CREATING", "ZONE_RESOURCE_POOL_EXHAUSTED")
+    creating, out_of_capacity = (None, "CREATING", None), (None, "CREATING", "ZONE_RESOURCE_POOL_EXHAUSTED")
     running = ("RUNNING", "NONE", None)
-    lifecycle = [[creating] * 4, [running, full, full, creating], "RUNNING"]
-    lifecycle += [lambda _: gcs.put(f"{RUN}/metrics.jsonl", line), "RUNNING", ends(0), "RUNNING"]
+    lifecycle = [[creating] * 4, [running, out_of_capacity, out_of_capacity, creating], "RUNNING"]
+    lifecycle += [lambda _: gcs.put(f"{RUN}/metrics.jsonl", line), "RUNNING", host_exit(0), "RUNNING"]
     compute = Compute(lifecycle)
     assert train(compute) == [
         "launch: first: requesting a v6e-16 in europe-west4-b; if this command is killed, the training goes on; delete "
@@ -67,14 +67,14 @@ def test_a_slice_is_created_trains_and_is_deleted(gcs: Gcs, train: Any, ends: An
     assert compute.parts == {} and compute.created[0]["targetSize"] == 4
 
 
-def test_one_host_needs_no_policy(train: Any, ends: Any) -> None:
-    compute = Compute(["RUNNING", ends(0), "RUNNING"])
+def test_one_host_needs_no_policy(train: Any, host_exit: Any) -> None:
+    compute = Compute(["RUNNING", host_exit(0), "RUNNING"])
     assert "resource-policies" not in train(compute, *ONE_HOST)[0]
     assert "resourcePolicies" not in compute.created[0] and compute.parts == {}
 
 
 @pytest.mark.parametrize(
-    "taken",
+    "state",
     [
         [("RUNNING", "NONE", None)] * 3 + [("STOPPING", "NONE", None)],
         "TERMINATED",
@@ -83,8 +83,8 @@ def test_one_host_needs_no_policy(train: Any, ends: Any) -> None:
         [("RUNNING", "NONE", None)] * 3,
     ],
 )
-def test_a_slice_that_is_taken_away_is_replaced_as_a_whole(taken: Any, train: Any, ends: Any) -> None:
-    compute = Compute(["RUNNING", taken], ["STAGING", "RUNNING", ends(0), "RUNNING"])
+def test_a_slice_that_is_taken_away_is_replaced_as_a_whole(state: Any, train: Any, host_exit: Any) -> None:
+    compute = Compute(["RUNNING", state], ["STAGING", "RUNNING", host_exit(0), "RUNNING"])
     lines = train(compute, "--cloud.spot", "true")
     assert lines.count("launch: first: the TPU was preempted; the run continues on a new one") == 1
     assert lines[-1] == "launch: first: finished: gs://bucket/runs/first"
@@ -100,8 +100,8 @@ def test_an_operation_that_fails_leaves_nothing(kind: str, train: Any, capsys: A
     assert compute.parts == {} and "may remain" not in capsys.readouterr().err
 
 
-def test_a_lack_of_capacity_and_slow_operations_are_waited_for(train: Any, ends: Any) -> None:
-    compute = Compute(["RUNNING", ends(0), "RUNNING"])
+def test_a_lack_of_capacity_and_slow_operations_are_waited_for(train: Any, host_exit: Any) -> None:
+    compute = Compute(["RUNNING", host_exit(0), "RUNNING"])
     compute.failures["instanceGroupManagers"] = ["ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"]
     compute.polls_to_finish = 40
     assert train(compute)[-1] == "launch: first: finished: gs://bucket/runs/first"
@@ -115,8 +115,8 @@ def test_hosts_without_quota_end_the_launch(train: Any) -> None:
     assert compute.parts == {}
 
 
-def test_a_group_that_waits_for_all_hosts_at_once_is_waited_for(train: Any, ends: Any) -> None:
-    compute = Compute([[]] * 20 + ["RUNNING", ends(0), "RUNNING"])
+def test_a_group_that_waits_for_all_hosts_at_once_is_waited_for(train: Any, host_exit: Any) -> None:
+    compute = Compute([[]] * 20 + ["RUNNING", host_exit(0), "RUNNING"])
     error = {"errors": [{"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "later"}]}
     progress = {"inProgress": True, "lastProgressCheck": {"error": error}}
     compute.status = {"isStable": False, "bulkInstanceOperation": progress}
@@ -125,7 +125,7 @@ def test_a_group_that_waits_for_all_hosts_at_once_is_waited_for(train: Any, ends
     assert len(compute.created) == 1
 
 
-def test_too_many_requests_in_a_short_time_are_repeated(train: Any, ends: Any) -> None:
+def test_too_many_requests_in_a_short_time_are_repeated(train: Any, host_exit: Any) -> None:
     class Limited(Compute):
         refusals = 5
 
@@ -136,14 +136,14 @@ def test_too_many_requests_in_a_short_time_are_repeated(train: Any, ends: Any) -
                 return Response.of_json({"error": error}, 403)
             return super().serve(request)
 
-    lines = train(Limited(["RUNNING", ends(0), "RUNNING"]))
+    lines = train(Limited(["RUNNING", host_exit(0), "RUNNING"]))
     assert any("retrying: 403 POST" in line and "Rate Limit Exceeded" in line for line in lines)
     assert lines[-1] == "launch: first: finished: gs://bucket/runs/first"
 
 
 @pytest.mark.parametrize("part", KINDS)
 @pytest.mark.parametrize(
-    ("theirs", "message"),
+    ("their_options", "message"),
     [
         (
             ("--output_dir", "gs://bucket/other/first"),
@@ -157,10 +157,10 @@ def test_too_many_requests_in_a_short_time_are_repeated(train: Any, ends: Any) -
     ],
 )
 def test_what_belongs_to_another_run_is_neither_used_nor_deleted(
-    part: str, theirs: tuple[str, ...], message: str, train: Any
+    part: str, their_options: tuple[str, ...], message: str, train: Any
 ) -> None:
     compute = Compute(["RUNNING"])
-    put(compute, *theirs, parts=(part,))
+    create_parts(compute, *their_options, parts=(part,))
     before = dict(compute.parts)
     with pytest.raises(CloudError, match=message):
         train(compute)
@@ -182,17 +182,17 @@ def test_what_somebody_else_creates_meanwhile_is_left_alone(train: Any) -> None:
 
 def test_a_signal_waits_for_a_group_that_is_not_visible_yet(train: Any, capsys: Any) -> None:
     class Slow(Compute):
-        hidden = 0
+        hidden_answers = 0
 
         def _insert(self, kind: str, body: dict, request_id: str) -> Response:
             if kind == "instanceGroupManagers":
                 os.kill(os.getpid(), signal.SIGTERM)
-                self.hidden = 3
+                self.hidden_answers = 3
             return super()._insert(kind, body, request_id)
 
         def _show(self, kind: str, name: str) -> Response:
-            if kind == "instanceGroupManagers" and self.hidden:
-                self.hidden -= 1
+            if kind == "instanceGroupManagers" and self.hidden_answers:
+                self.hidden_answers -= 1
                 return Response.error(404, "not yet")
             return super()._show(kind, name)
 
@@ -209,9 +209,9 @@ def test_a_signal_waits_for_a_group_that_is_not_visible_yet(train: Any, capsys: 
 @pytest.mark.parametrize("fault", ["in use", "failed operation"])
 @pytest.mark.parametrize("status", [0, 1])
 def test_a_part_that_cannot_be_deleted_ends_the_command_and_does_not_hide_a_failure(
-    fault: str, status: int, train: Any, ends: Any, capsys: pytest.CaptureFixture[str]
+    fault: str, status: int, train: Any, host_exit: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    compute = Compute(["RUNNING", ends(status, log="the loss is NaN"), "RUNNING"])
+    compute = Compute(["RUNNING", host_exit(status, log="the loss is NaN"), "RUNNING"])
     if fault == "in use":
         compute.used_by_others.add(("instanceTemplates", "first"))
     else:
@@ -220,9 +220,9 @@ def test_a_part_that_cannot_be_deleted_ends_the_command_and_does_not_hide_a_fail
     with pytest.raises(CloudError, match=f"(?s){message}"):
         train(compute)
     assert list(compute.parts) == [("instanceTemplates", "first")]
-    told = capsys.readouterr().err
-    assert "resources may remain" in told and "gcloud compute instance-templates delete first" in told
-    assert ("cannot be deleted" in told) == (status == 1)
+    stderr = capsys.readouterr().err
+    assert "resources may remain" in stderr and "gcloud compute instance-templates delete first" in stderr
+    assert ("cannot be deleted" in stderr) == (status == 1)
 
 
 @pytest.mark.parametrize("report", [b"", b"no number\nat all"])
@@ -234,7 +234,7 @@ def test_a_report_without_a_status_is_a_failure(report: bytes, gcs: Gcs, train: 
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
+    ("options", "message"),
     [
         (("--cloud.accelerator_type", "v5litepod-8"), "Compute Engine has TPUs v5p, v6e and tpu7x"),
         (
@@ -251,6 +251,6 @@ def test_a_report_without_a_status_is_a_failure(report: bytes, gcs: Gcs, train: 
         ),
     ],
 )
-def test_options_are_checked_before_any_request(more: tuple[str, ...], message: str) -> None:
+def test_options_are_checked_before_any_request(options: tuple[str, ...], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        config(*COMPUTE, *more)
+        config(*COMPUTE, *options)

@@ -28,8 +28,8 @@ OURS = config(*GKE)
 def train(train: Callable[..., list[str]]) -> Callable[..., list[str]]:
     """Launches on GKE against a stand-in; returns the lines of stderr."""
 
-    def run(stand_in: Loopback, *more: str, **options: Any) -> list[str]:
-        return train(stand_in, *GKE, *more, **options)
+    def run(stand_in: Loopback, *extra_options: str, **options: Any) -> list[str]:
+        return train(stand_in, *GKE, *extra_options, **options)
 
     return run
 
@@ -39,8 +39,13 @@ def test_a_jobset_is_created_trains_and_is_deleted(gcs: Gcs, train: Any) -> None
 
     def scheduled(gke: Gke) -> None:
         gke.host(0, {"running": {}})
-        waits = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
-        gke.host(1, {}, conditions=[waits])
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "0/3 nodes",
+        }
+        gke.host(1, {}, conditions=[condition])
 
     def pulls(gke: Gke) -> None:
         gke.host(1, {"waiting": {"reason": "ContainerCreating"}})
@@ -49,7 +54,13 @@ def test_a_jobset_is_created_trains_and_is_deleted(gcs: Gcs, train: Any) -> None
         gke.restarts = 1
 
     lifecycle = ["Suspended", "Pending", scheduled, "Pending", pulls, "Pending", "Running"]
-    lifecycle += [lambda _: gcs.put(f"{RUN}/metrics.jsonl", line), "Running", restarted, "Running", "Completed"]
+    lifecycle += [
+        lambda _: gcs.put(f"{RUN}/metrics.jsonl", line),
+        "Running",
+        restarted,
+        "Running",
+        "Completed",
+    ]
     gke = Gke(lifecycle)
     assert train(gke, *TWO_HOSTS, "--cloud.queue", "team", "--train.steps", "50") == [
         "launch: first: requesting v4-16 in p/europe-west4/c/default; if this command is killed, the training goes on; "
@@ -107,11 +118,11 @@ def test_of_a_thousand_failed_hosts_the_output_of_a_few_is_read(train: Any) -> N
     gke = Gke([fails, "Failed"])
     serve, logs = gke.serve, []
 
-    def counted(request: Request) -> Response:
+    def count_and_serve(request: Request) -> Response:
         logs.extend([request.path] if request.path.endswith("/log") else [])
         return serve(request)
 
-    gke.serve = counted
+    gke.serve = count_and_serve
     with pytest.raises(CloudError, match=r"Other hosts that failed: 3, 4, .*kubectl logs POD"):
         train(gke, "--cloud.accelerator_type", "v4-8192")
     assert len(logs) == 3
@@ -126,8 +137,13 @@ def test_too_many_restarts_end_the_launch(train: Any) -> None:
 
 def test_a_quota_that_keeps_pods_from_existing_is_shown(train: Any) -> None:
     events = [
-        {"involvedObject": {"name": name}, "lastTimestamp": at, "reason": "FailedCreate", "message": text}
-        for name, at, text in (
+        {
+            "involvedObject": {"name": name},
+            "lastTimestamp": timestamp,
+            "reason": "FailedCreate",
+            "message": text,
+        }
+        for name, timestamp, text in (
             ("first-fit-0", "2026-01-01T00:00:02Z", "exceeded quota: google.com/tpu"),
             ("first-fit-0", "2026-01-01T00:00:01Z", "older"),
             ("firstborn", "2026-01-01T00:00:03Z", "of another JobSet"),
@@ -156,12 +172,12 @@ def test_a_jobset_that_is_being_deleted_is_waited_for_whosever_it_is(train: Any)
 
 def test_one_that_takes_the_name_meanwhile_is_not_deleted(train: Any) -> None:
     """Between the last look at the JobSet and its deletion."""
-    other = {"metadata": {"name": "first"}, "spec": {"replicatedJobs": []}}
+    other_jobset = {"metadata": {"name": "first"}, "spec": {"replicatedJobs": []}}
 
     class Racing(Gke):
         def _delete(self, name: str, options: dict) -> Response:
             self._lifecycles.append(["Pending"])
-            self.create(other)
+            self.create(other_jobset)
             return super()._delete(name, options)
 
     gke = Racing(["Completed"])
@@ -177,7 +193,7 @@ def change(**values: Any) -> Gke:
 
 
 @pytest.mark.parametrize(
-    ("gke", "more", "message"),
+    ("gke", "options", "message"),
     [
         (change(installed=False), (), r"has no JobSets; install them: kubectl apply --server-side -f https"),
         (
@@ -200,10 +216,10 @@ def change(**values: Any) -> Gke:
     ],
 )
 def test_what_is_missing_is_said_before_anything_is_created(
-    gke: Gke, more: tuple[str, ...], message: str, train: Any, capsys: pytest.CaptureFixture[str]
+    gke: Gke, options: tuple[str, ...], message: str, train: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(CloudError, match=message):
-        train(gke, *more)
+        train(gke, *options)
     assert gke.created == []
     assert "may remain" not in capsys.readouterr().err
 
@@ -226,11 +242,11 @@ def test_the_certificate_of_the_cluster_is_checked(tmp_path: Path) -> None:
     with Cluster(tls=certificate(tmp_path, ["localhost"])) as cluster, Gke() as gke:
         google = Google(credentials=AnonymousCredentials(), endpoint=gke.url)
         gke.cluster["endpoint"] = cluster.url.removeprefix("https://")
-        for folder, trusted in ((tmp_path, True), (tmp_path / "other", False)):
+        for folder, is_trusted in ((tmp_path, True), (tmp_path / "other", False)):
             authority = base64.b64encode((folder / "ca.pem").read_bytes()).decode()
             gke.cluster["masterAuth"]["clusterCaCertificate"] = authority
             api = connect_to_cluster(google, OURS)
-            if trusted:
+            if is_trusted:
                 assert api.call("GET", "version") == {"path": "/version"}
             else:
                 with pytest.raises(CloudError, match="CERTIFICATE_VERIFY_FAILED"):
@@ -240,16 +256,16 @@ def test_the_certificate_of_the_cluster_is_checked(tmp_path: Path) -> None:
 def test_the_dns_endpoint_is_preferred_if_it_is_open() -> None:
     with Gke() as gke:
         google = Google(credentials=AnonymousCredentials(), endpoint=gke.url)
-        for open_to_all in (True, False):
-            named = {"endpoint": "gke-1a2b.europe-west4.gke.goog", "allowExternalTraffic": open_to_all}
-            gke.cluster["controlPlaneEndpointsConfig"] = {"dnsEndpointConfig": named}
+        for is_open in (True, False):
+            dns_endpoint = {"endpoint": "gke-1a2b.europe-west4.gke.goog", "allowExternalTraffic": is_open}
+            gke.cluster["controlPlaneEndpointsConfig"] = {"dnsEndpointConfig": dns_endpoint}
             api = connect_to_cluster(google, OURS)
-            assert (api.url == "https://gke-1a2b.europe-west4.gke.goog") == open_to_all
-            assert (api.verify is None) == open_to_all
+            assert (api.url == "https://gke-1a2b.europe-west4.gke.goog") == is_open
+            assert (api.verify is None) == is_open
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
+    ("options", "message"),
     [
         (("--cloud.cluster", "C"), "--cloud.cluster is 'C': must be lowercase"),
         (("--cloud.accelerator_type", "v5p-40"), "v5p has no slice of this size"),
@@ -269,6 +285,6 @@ def test_the_dns_endpoint_is_preferred_if_it_is_open() -> None:
         (("--cloud.service", "tpu"), "--cloud.cluster is 'c': is an option of --cloud.service gke"),
     ],
 )
-def test_options_are_checked_before_any_request(more: tuple[str, ...], message: str) -> None:
+def test_options_are_checked_before_any_request(options: tuple[str, ...], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        config(*GKE, *more)
+        config(*GKE, *options)

@@ -37,16 +37,16 @@ def test_a_queued_resource() -> None:
 
 def unknown_values(message: proto.Message) -> list[str]:
     """Returns the strings of `message` that are not among the values that the API lists for their fields."""
-    unknown = []
+    values = []
     for name in message._meta.fields:
         value = getattr(message, name)
         kind = getattr(type(message), "".join(word.capitalize() for word in name.split("_")), None)
         if name in message and isinstance(value, str) and kind is not None and value not in kind.__members__:
-            unknown.append(f"{type(message).__name__}.{name}: {value}")
+            values.append(f"{type(message).__name__}.{name}: {value}")
         for each in value if isinstance(value, Sequence) and not isinstance(value, str) else [value]:
             if isinstance(each, proto.Message):
-                unknown += unknown_values(each)
-    return unknown
+                values += unknown_values(each)
+    return values
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def unknown_values(message: proto.Message) -> list[str]:
 def test_a_slice_of_compute_engine(kind: str, model: str, action: str, mode: str) -> None:
     arguments = "--cloud.accelerator_type tpu7x-16 --cloud.internal_ips true --cloud.subnetwork s"
     arguments += f" --cloud.service_account {ACCOUNT} {kind}"
-    requested = bodies(config(*COMPUTE, *arguments.split()), "1a2b")
+    requests = bodies(config(*COMPUTE, *arguments.split()), "1a2b")
     template, policy, group = (
-        message.from_json(json.dumps(requested[part]))
+        message.from_json(json.dumps(requests[part]))
         for part, message in (
             ("template", compute_v1.InstanceTemplate),
             ("policy", compute_v1.ResourcePolicy),
@@ -87,11 +87,11 @@ def test_a_slice_of_compute_engine(kind: str, model: str, action: str, mode: str
 
 def test_launch_knows_all_states() -> None:
     states = tpu_v2.QueuedResourceState.State
-    others = {states.ACTIVE, states.FAILED, states.DELETING}
-    assert {*tpu_vms.WAITING, *tpu_vms.SUSPENDED} | others == set(states)
+    other_states = {states.ACTIVE, states.FAILED, states.DELETING}
+    assert {*tpu_vms.WAITING, *tpu_vms.SUSPENDED} | other_states == set(states)
     kind = compute_v1.ManagedInstance
-    coming = {"PENDING", "PROVISIONING", "STAGING", "RUNNING", "UNDEFINED_INSTANCE_STATUS"}
-    assert {*compute_engine.TAKEN_STATUSES} | coming == set(kind.InstanceStatus.__members__)
+    other_statuses = {"PENDING", "PROVISIONING", "STAGING", "RUNNING", "UNDEFINED_INSTANCE_STATUS"}
+    assert {*compute_engine.TAKEN_STATUSES} | other_statuses == set(kind.InstanceStatus.__members__)
     idle = {"NONE", "REFRESHING", "VERIFYING", "UNDEFINED_CURRENT_ACTION"}
-    known = {*compute_engine.TAKEN_ACTIONS, *compute_engine.CREATING}
-    assert known | idle == set(kind.CurrentAction.__members__)
+    known_actions = {*compute_engine.TAKEN_ACTIONS, *compute_engine.CREATING}
+    assert known_actions | idle == set(kind.CurrentAction.__members__)

@@ -67,10 +67,10 @@ DIVERGING = {"optimizer.learning_rate": 1e30, "train.checkpoint_every": 1}
 def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
     """The mount point of a disk of a megabyte; None if this user cannot mount one."""
     folder = tmp_path_factory.mktemp("small-disk")
-    mounted = subprocess.run(
+    mount_result = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True, check=False
     )
-    if mounted.returncode:
+    if mount_result.returncode:
         yield None
         return
     yield folder
@@ -98,14 +98,14 @@ def outcomes(dataset: Path, tmp_path_factory: pytest.TempPathFactory, small_disk
     root = tmp_path_factory.mktemp("faults")
     full_run = (small_disk or root) / "full"
     ballast = str(full_run.parent / "ballast")
-    full: Chain = [({"refuse_writes_from": 12}, {}), ({}, {})]
+    full_disk: Chain = [({"refuse_writes_from": 12}, {}), ({}, {})]
     if small_disk:
-        full = [({"fill_disk_at": (12, ballast)}, {}), ({"remove_before": ballast}, {})]
+        full_disk = [({"fill_disk_at": (12, ballast)}, {}), ({"remove_before": ballast}, {})]
     chains = {
         "undisturbed": (root / "undisturbed", MLM, [({}, {})]),
         "killed": (root / "killed", MLM, KILLED),
         "terminated": (root / "terminated", MLM, TERMINATED),
-        "full": (full_run, MLM, full),
+        "full": (full_run, MLM, full_disk),
         "diverged": (root / "diverged", MLM, [({}, DIVERGING)]),
     }
     return outcomes_of(dataset, root, chains)
@@ -115,12 +115,12 @@ def statuses(result: list[tuple[int, str]]) -> list[int]:
     return [status for status, _ in result]
 
 
-def assert_same_weights(run: Path, undisturbed: Path) -> None:
+def assert_same_weights(run: Path, undisturbed_run: Path) -> None:
     """Bit for bit: the model's, the optimizer's and the log's variables."""
-    found, expected = weights(run), weights(undisturbed)
-    assert found.keys() == expected.keys()
+    actual, expected = weights(run), weights(undisturbed_run)
+    assert actual.keys() == expected.keys()
     for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+        np.testing.assert_array_equal(actual[name], value, err_msg=name)
 
 
 def starts(result: list[tuple[int, str]]) -> list[int]:
@@ -129,16 +129,16 @@ def starts(result: list[tuple[int, str]]) -> list[int]:
 
 
 def assert_ends_like_undisturbed(outcomes: Outcomes) -> None:
-    undisturbed, result = outcomes["undisturbed"]
+    undisturbed_run, result = outcomes["undisturbed"]
     assert statuses(result) == [0], result[0][1]
     run, result = outcomes["killed"]
     assert statuses(result) == [-signal.SIGKILL] * (len(result) - 1) + [0], result[-1][1]
-    assert learnt(metrics(run)) == learnt(metrics(undisturbed))
+    assert learnt(metrics(run)) == learnt(metrics(undisturbed_run))
     assert [record["step"] for record in metrics(run) if "eval" in record] == [6, 12, 18, 24]
-    assert_same_weights(run, undisturbed)
-    ends = [json.loads((folder / "summary.json").read_text()) for folder in (run, undisturbed)]
-    assert ends[0]["eval"] == ends[1]["eval"]
-    assert ends[0]["final_loss"] == ends[1]["final_loss"]
+    assert_same_weights(run, undisturbed_run)
+    summaries = [json.loads((folder / "summary.json").read_text()) for folder in (run, undisturbed_run)]
+    assert summaries[0]["eval"] == summaries[1]["eval"]
+    assert summaries[0]["final_loss"] == summaries[1]["final_loss"]
 
 
 def test_a_killed_run_ends_with_the_same_bits(outcomes: Outcomes) -> None:
@@ -164,9 +164,9 @@ def test_a_killed_run_of_a_causal_model_ends_with_the_same_bits(dataset: Path, t
     }
     outcomes = outcomes_of(dataset, root, chains)
     assert_ends_like_undisturbed(outcomes)
-    at_a_step, after_half_a_write = starts(outcomes["killed"][1])
-    assert at_a_step in (6, 7)
-    assert after_half_a_write in (14, 18)
+    start_after_step, start_after_half_a_write = starts(outcomes["killed"][1])
+    assert start_after_step in (6, 7)
+    assert start_after_half_a_write in (14, 18)
 
 
 def test_sigterm_saves_and_the_second_ends_at_once(outcomes: Outcomes) -> None:
@@ -180,9 +180,9 @@ def test_sigterm_saves_and_the_second_ends_at_once(outcomes: Outcomes) -> None:
     # The next process finishes the evaluation of step 12 before the next step.
     assert result[1][1].index("step 12: validation loss") < result[1][1].index("step 15/24")
     assert "SIGTERM again: ending at once" in result[1][1]
-    undisturbed, _ = outcomes["undisturbed"]
-    assert_same_weights(run, undisturbed)
-    assert learnt(metrics(run)) == learnt(metrics(undisturbed))[:-1]  # all but the last evaluation
+    undisturbed_run, _ = outcomes["undisturbed"]
+    assert_same_weights(run, undisturbed_run)
+    assert learnt(metrics(run)) == learnt(metrics(undisturbed_run))[:-1]  # all but the last evaluation
     assert not (run / "summary.json").exists()
 
 
@@ -195,11 +195,11 @@ def test_a_full_disk_does_not_end_training(outcomes: Outcomes) -> None:
     assert "step 24/24" in first
     assert "the last checkpoint, of step 24, could not be written" in first
     # Step 7's checkpoint may not be finished when the disk fills.
-    kept = re.search(r"free some space, then the same command continues after step (6|7)\n", first)
-    assert f"continues after step {kept[1]}\n" in second
-    undisturbed, _ = outcomes["undisturbed"]
-    assert learnt(metrics(run)) == learnt(metrics(undisturbed))
-    assert_same_weights(run, undisturbed)
+    continuation = re.search(r"free some space, then the same command continues after step (6|7)\n", first)
+    assert f"continues after step {continuation[1]}\n" in second
+    undisturbed_run, _ = outcomes["undisturbed"]
+    assert learnt(metrics(run)) == learnt(metrics(undisturbed_run))
+    assert_same_weights(run, undisturbed_run)
 
 
 def test_a_loss_that_is_not_finite_stops_with_its_step_and_records(outcomes: Outcomes, dataset: Path) -> None:

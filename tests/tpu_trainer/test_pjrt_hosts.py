@@ -40,10 +40,10 @@ def write_own_disks(root: Path, dataset: Path) -> None:
     for number, name in enumerate(("validation", "train")):
         (root / f"host{number}").mkdir()
         (root / f"host{number}" / "validation").symlink_to(dataset / name)
-    finished = RunFolder(str(root / "host0" / "run"))
+    finished_run = RunFolder(str(root / "host0" / "run"))
     arguments = fit_arguments(dataset, "run", OPTIONS)
-    finished.start(parse([str(each) for each in arguments])[1], str(dataset / "tokenizer"))
-    finished.write_summary({"steps": 24, "data": open_split(str(dataset / "train")).fingerprint})
+    finished_run.start(parse([str(each) for each in arguments])[1], str(dataset / "tokenizer"))
+    finished_run.write_summary({"steps": 24, "data": open_split(str(dataset / "train")).fingerprint})
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +51,14 @@ def outcomes(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     """Name → the run's folder, and exit status and output of each of its processes."""
     root = tmp_path_factory.mktemp("hosts")
 
-    def alone(run: str, options: dict[str, Any]) -> Any:
+    def one_process(run: str, options: dict[str, Any]) -> Any:
         return fit_arguments(dataset, root / run, OPTIONS | options), {
             "environment": cpu_devices.environment(4)
         }
 
-    def together(run: str, options: dict[str, Any], *processes: tuple[Fault, dict[str, Any]]) -> list[Any]:
+    def several_processes(
+        run: str, options: dict[str, Any], *processes: tuple[Fault, dict[str, Any]]
+    ) -> list[Any]:
         meeting = {
             "mesh.coordinator_address": f"127.0.0.1:{free_ports(1)[0]}",
             "mesh.num_processes": len(processes),
@@ -64,20 +66,22 @@ def outcomes(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         return [
             (
                 fit_arguments(
-                    dataset, root / run, OPTIONS | options | meeting | {"mesh.process_id": index} | own
+                    dataset,
+                    root / run,
+                    OPTIONS | options | meeting | {"mesh.process_id": index} | own_options,
                 ),
                 {"environment": cpu_devices.environment(2), "lost_after": 10} | fault,
             )
-            for index, (fault, own) in enumerate(processes)
+            for index, (fault, own_options) in enumerate(processes)
         ]
 
     by_clock = FSDP | {"train.checkpoint_minutes": 1e-6, "train.checkpoint_every": 100}
-    lost = together("run", by_clock, ({}, {}), ({"kill_at": 8}, {}))
-    terminated = together("run", TENSOR, ({}, {}), ({"terminate_at": 13}, {}))
-    different = together("different", FSDP, ({}, {}), ({}, {"train.batch_size": 16}))
+    lost_runs = several_processes("run", by_clock, ({}, {}), ({"kill_at": 8}, {}))
+    terminated_runs = several_processes("run", TENSOR, ({}, {}), ({"terminate_at": 13}, {}))
+    different_runs = several_processes("different", FSDP, ({}, {}), ({}, {"train.batch_size": 16}))
     write_own_disks(root, dataset)
     relative = {"output_dir": "run", "data.validation": "validation"}
-    disks = together(
+    disks = several_processes(
         "run", relative, *(({"in_folder": str(root / f"host{number}")}, {}) for number in (0, 1))
     )
     evaluate = ["evaluate", "--run", root / "alone", "--strategy", "pjrt", "--mesh.fsdp", True]
@@ -87,14 +91,14 @@ def outcomes(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     other_mesh = [([*evaluate[:-1], index == 0, *meeting, index], devices) for index in range(2)]
     # Two at a time, so those that meet start together.
     chains = {
-        "process 0": [lost[0], terminated[0], alone("run", FSDP)],
-        "process 1": [lost[1], terminated[1]],
-        "different 0": [different[0]],
-        "different 1": [different[1]],
+        "process 0": [lost_runs[0], terminated_runs[0], one_process("run", FSDP)],
+        "process 1": [lost_runs[1], terminated_runs[1]],
+        "different 0": [different_runs[0]],
+        "different 1": [different_runs[1]],
         "disk 0": [disks[0]],
         "disk 1": [disks[1]],
         "alone": [
-            alone("alone", FSDP),
+            one_process("alone", FSDP),
             (evaluate, {"environment": cpu_devices.environment(4)}),
             other_mesh[0],
         ],
@@ -115,9 +119,9 @@ def test_a_run_of_several_processes_has_the_losses_and_weights_of_one(outcomes: 
     assert (terminated[0], signalled[0]) == (ExitStatus.INTERRUPTED, ExitStatus.INTERRUPTED), terminated[1]
     assert finished[0] == 0, finished[1]
     run, reference = outcomes["folder"] / "run", outcomes["folder"] / "alone"
-    for found, record in zip(learnt(metrics(run)), learnt(metrics(reference)), strict=True):
-        figures = (found.get("eval", found), record.get("eval", record))
-        assert figures[0] == pytest.approx(figures[1], rel=1e-5), found["step"]
+    for logged, record in zip(learnt(metrics(run)), learnt(metrics(reference)), strict=True):
+        figures = (logged.get("eval", logged), record.get("eval", record))
+        assert figures[0] == pytest.approx(figures[1], rel=1e-5), logged["step"]
     values, originals = weights(run), weights(reference)
     assert values.keys() == originals.keys()
     for name, value in originals.items():
@@ -163,10 +167,10 @@ def test_evaluate_on_a_mesh_repeats_the_last_evaluation(outcomes: dict[str, Any]
     status, output = outcomes["alone"][1]
     assert status == 0, output
     run = outcomes["folder"] / "alone"
-    found = json.loads((run / "evaluation.json").read_text())
+    evaluation = json.loads((run / "evaluation.json").read_text())
     expected = json.loads((run / "summary.json").read_text())["eval"]
-    assert found["step"] == 24
-    assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-6)
+    assert evaluation["step"] == 24
+    assert {name: evaluation[name] for name in expected} == pytest.approx(expected, rel=1e-6)
 
 
 def test_evaluate_rejects_processes_with_different_meshes(outcomes: dict[str, Any]) -> None:

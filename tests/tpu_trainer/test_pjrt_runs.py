@@ -33,12 +33,12 @@ PROFILED = {"profile.steps": "20:21"}
 def outcomes(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Name → the run's folder, and exit status and output of each of its processes."""
     root = tmp_path_factory.mktemp("pjrt")
-    pjrt, other = PJRT, {"strategy": "cpu"}
+    pjrt, cpu = PJRT, {"strategy": "cpu"}
     chains: dict[str, Chain] = {
         "undisturbed": [({}, pjrt)],
         "killed": [({"kill_at": 10}, pjrt), ({}, pjrt | PROFILED)],
-        "cpu": [({}, other)],
-        "both": [({"kill_at": 8}, other), ({"kill_at": 16}, pjrt), ({}, other)],
+        "cpu": [({}, cpu)],
+        "both": [({"kill_at": 8}, cpu), ({"kill_at": 16}, pjrt), ({}, cpu)],
     }
     return outcomes_of(dataset, root, chains)
 
@@ -57,13 +57,13 @@ def outcomes_of(dataset: Path, root: Path, chains: dict[str, Chain]) -> dict[str
 
 
 def test_a_killed_run_ends_with_the_same_bits(outcomes: dict[str, Any]) -> None:
-    undisturbed, result = outcomes["undisturbed"]
+    undisturbed_run, result = outcomes["undisturbed"]
     assert statuses(result) == [0], result[0][1]
     assert "4 device(s) (cpu), data 2, model 2" in result[0][1]
     run, result = outcomes["killed"]
     assert statuses(result) == [-signal.SIGKILL, 0], result[-1][1]
-    assert learnt(metrics(run)) == learnt(metrics(undisturbed))
-    assert_same_weights(run, undisturbed)
+    assert learnt(metrics(run)) == learnt(metrics(undisturbed_run))
+    assert_same_weights(run, undisturbed_run)
     assert list((run / "tensorboard" / "plugins" / "profile").glob("*/*.xplane.pb"))
 
 
@@ -73,9 +73,9 @@ def test_strategies_continue_each_others_checkpoints_with_the_same_losses(outcom
     for name, expected in (("undisturbed", [0]), ("both", [-signal.SIGKILL, -signal.SIGKILL, 0])):
         run, result = outcomes[name]
         assert statuses(result) == expected, result[-1][1]
-        for found, record in zip(learnt(metrics(run)), learnt(metrics(reference)), strict=True):
-            figures = (found.get("eval", found), record.get("eval", record))
-            assert figures[0] == pytest.approx(figures[1], rel=1e-5), found["step"]
+        for logged, record in zip(learnt(metrics(run)), learnt(metrics(reference)), strict=True):
+            figures = (logged.get("eval", logged), record.get("eval", record))
+            assert figures[0] == pytest.approx(figures[1], rel=1e-5), logged["step"]
         values, originals = weights(run), weights(reference)
         assert values.keys() == originals.keys()
         for variable, value in originals.items():

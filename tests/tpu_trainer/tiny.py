@@ -58,12 +58,12 @@ def write_split(
                 writer.write(tf.train.Example(features=tf.train.Features(feature=values)).SerializeToString())
         shards.append({"name": path.name, "records": count, "bytes": path.stat().st_size})
     if tokenizer is not None:
-        real = rows if attention_mask is None else rows[attention_mask > 0]
-        counts = np.bincount(real.ravel(), minlength=len(SPECIAL_TOKENS) + WORDS)
+        token_ids = rows if attention_mask is None else rows[attention_mask > 0]
+        counts = np.bincount(token_ids.ravel(), minlength=len(SPECIAL_TOKENS) + WORDS)
         (folder / "statistics.json").write_text(json.dumps({"token_counts": counts.tolist()}))
-        beside = folder.parent / "tokenizer"
-        if not beside.exists():
-            shutil.copytree(tokenizer, beside)
+        tokenizer_copy = folder.parent / "tokenizer"
+        if not tokenizer_copy.exists():
+            shutil.copytree(tokenizer, tokenizer_copy)
         manifest = {
             "format": "tokenmill-dataset",
             "version": 3,

@@ -25,10 +25,10 @@ def measure(objective: str, model_type: str) -> dict[str, tuple[float, float]]:
     torch.manual_seed(0)
     sizes = {"vocab_size": VOCABULARY, "max_position_embeddings": LENGTH}
     config = transformers.CONFIG_MAPPING[model_type](**wide_config(model_type), **sizes)
-    found: dict[str, list[torch.Tensor]] = {}
+    weights_by_pattern: dict[str, list[torch.Tensor]] = {}
     for name, value in _CLASSES[objective].from_config(config).named_parameters():
-        found.setdefault(name_pattern(name), []).append(value.detach().flatten())
-    return {name: _moments(torch.cat(values)) for name, values in sorted(found.items())}
+        weights_by_pattern.setdefault(name_pattern(name), []).append(value.detach().flatten())
+    return {name: _moments(torch.cat(values)) for name, values in sorted(weights_by_pattern.items())}
 
 
 def _moments(values: torch.Tensor) -> tuple[float, float]:

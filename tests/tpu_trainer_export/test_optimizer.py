@@ -20,22 +20,22 @@ def test_weights_after_50_steps_are_those_of_pytorch(epsilon: float, tmp_path: P
     rng = np.random.default_rng(0)
     shapes = {"matrix": (16, 8), "vector": (8,)}
     # Gradients as small as those of rare tokens, about the size of epsilon, and some that are clipped.
-    given = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-    given |= {
+    arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    arrays |= {
         f"{name}_gradients": (
             rng.normal(size=(_STEPS, *shape)) * 10.0 ** rng.uniform(-8, 0.5, size=shape)
         ).astype(np.float32)
         for name, shape in shapes.items()
     }
     numbers = {"epsilon": epsilon, "learning_rate": 1e-2, "weight_decay": 0.1, "clip_norm": 1.0}
-    np.savez(tmp_path / "given.npz", **given, **numbers)
+    np.savez(tmp_path / "given.npz", **arrays, **numbers)
     python = os.environ.get("TRAINER_PYTHON", str(ROOT / "trainer" / ".venv" / "bin" / "python"))
     subprocess.run(
         [python, str(Path(__file__).with_name("write_updates.py")), str(tmp_path)],
         check=True,
         env=os.environ | {"PYTHONPATH": str(ROOT / "trainer"), "TF_CPP_MIN_LOG_LEVEL": "3"},
     )
-    parameters = {name: torch.nn.Parameter(torch.from_numpy(given[name].copy())) for name in shapes}
+    parameters = {name: torch.nn.Parameter(torch.from_numpy(arrays[name].copy())) for name in shapes}
     optimizer = torch.optim.AdamW(
         [
             {"params": [parameters["matrix"]], "weight_decay": numbers["weight_decay"]},
@@ -47,7 +47,7 @@ def test_weights_after_50_steps_are_those_of_pytorch(epsilon: float, tmp_path: P
     with np.load(tmp_path / "updated.npz") as updated:
         for step in range(_STEPS):
             for name, parameter in parameters.items():
-                parameter.grad = torch.from_numpy(given[f"{name}_gradients"][step].copy())
+                parameter.grad = torch.from_numpy(arrays[f"{name}_gradients"][step].copy())
             # It divides by norm + 1e-6, and TensorFlow by the norm.
             torch.nn.utils.clip_grad_norm_(parameters.values(), numbers["clip_norm"])
             optimizer.step()

@@ -101,8 +101,8 @@ def test_activations_have_the_same_values(exports: Path, subtests: pytest.Subtes
     assert values.keys() == ACTIVATIONS
     for name, expected in values.items():
         with subtests.test(name):
-            found = transformers.activations.ACT2FN[name](torch.tensor(inputs)).numpy()
-            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+            actual = transformers.activations.ACT2FN[name](torch.tensor(inputs)).numpy()
+            np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-6)
 
 
 # These values limit the row length and have no other effect.
@@ -141,24 +141,24 @@ def _twin(model: Any, changes: dict[str, Any]) -> Any:
 def test_the_comparison_would_show_a_value_that_is_ignored(
     exports: Path, objective: str, model_type: str, subtests: pytest.Subtests
 ) -> None:
-    own = transformers.CONFIG_MAPPING[model_type]().to_dict() | _UNDECLARED | small_config(model_type)
+    defaults = transformers.CONFIG_MAPPING[model_type]().to_dict() | _UNDECLARED | small_config(model_type)
     for number, values in enumerate(other_configs(model_type)):
         folder = exports / f"{objective}-{model_type}-other{number}"
         model, reference = loaded(folder)
         expected = logits_of(model, reference)
         dropouts = json.loads((folder / "training.json").read_text())["dropouts"]
         assert dropouts.keys() == values.keys() & set(DROPOUT)
-        for name, works in dropouts.items():
+        for name, has_effect in dropouts.items():
             with subtests.test(f"{number} {name}"):
-                assert works, "no effect in TensorFlow"
-                alone = _twin(model, {other: 0.0 for other in dropouts if other != name})
-                assert np.abs(logits_of(alone, reference, training=True) - expected).max() > 1e-3
+                assert has_effect, "no effect in TensorFlow"
+                twin_of_one = _twin(model, {other: 0.0 for other in dropouts if other != name})
+                assert np.abs(logits_of(twin_of_one, reference, training=True) - expected).max() > 1e-3
         # The next test compares the initial weights.
         without_logits = {name for name in values if name in DROPOUT or "init" in name}
         for name in values.keys() - without_logits - _BOUNDS.get(model_type, set()):
-            if values[name] != own.get(name):
+            if values[name] != defaults.get(name):
                 with subtests.test(f"{number} {name}"):
-                    twin = _twin(model, {name: own.get(name)})
+                    twin = _twin(model, {name: defaults.get(name)})
                     assert twin is None or np.abs(logits_of(twin, reference) - expected).max() > 1e-5
 
 
@@ -167,12 +167,12 @@ def test_initial_weights_follow_the_values_that_can_be_set(exports: Path, subtes
         with subtests.test(folder.name):
             model, _ = loaded(folder)
             torch.manual_seed(0)
-            drawn = dict(type(model)(model.config).named_parameters())
+            torch_weights = dict(type(model)(model.config).named_parameters())
             spreads = json.loads((folder / "training.json").read_text())["spreads"]
-            compared = {name: std for name, std in spreads.items() if name in drawn}
-            assert len(compared) > 4
-            for name, std in compared.items():
-                assert std == pytest.approx(float(drawn[name].detach().std()), rel=0.3), name
+            compared_spreads = {name: std for name, std in spreads.items() if name in torch_weights}
+            assert len(compared_spreads) > 4
+            for name, std in compared_spreads.items():
+                assert std == pytest.approx(float(torch_weights[name].detach().std()), rel=0.3), name
 
 
 def test_the_tokenizer_loads(exports: Path) -> None:
@@ -209,9 +209,9 @@ def check_fill_mask(folder: Path, answers: dict[str, list[tuple[str, float]]]) -
     """Asks the pipeline for what the verb has answered."""
     fill = transformers.pipeline("fill-mask", model=str(folder))
     for text, expected in answers.items():
-        found = fill(text, top_k=5)
-        assert [answer["token_str"] for answer in found] == [token for token, _ in expected]
-        scores = [answer["score"] for answer in found]
+        predictions = fill(text, top_k=5)
+        assert [answer["token_str"] for answer in predictions] == [token for token, _ in expected]
+        scores = [answer["score"] for answer in predictions]
         np.testing.assert_allclose(scores, [probability for _, probability in expected], rtol=1e-4)
 
 
@@ -240,16 +240,16 @@ def test_what_a_tokenizer_returns_is_what_the_model_was_trained_on(
             model, _ = loaded(folder)
             encoded = transformers.AutoTokenizer.from_pretrained(folder)("w1 w2 w3", return_tensors="pt")
             with torch.no_grad():
-                found = model(**encoded).logits
+                actual = model(**encoded).logits
                 expected = model(input_ids=encoded["input_ids"]).logits
-            np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(actual.numpy(), expected.numpy(), rtol=1e-4, atol=1e-5)
 
 
 def test_the_table_of_initial_weights_is_pytorchs(subtests: pytest.Subtests) -> None:
     table = json.loads(TABLE.read_text())
     for objective, model_type in ALL:
         with subtests.test(f"{objective}-{model_type}"):
-            expected, found = table[f"{objective} {model_type}"], measure(objective, model_type)
-            assert found.keys() == expected.keys()
-            for name, moments in found.items():
+            expected, measured = table[f"{objective} {model_type}"], measure(objective, model_type)
+            assert measured.keys() == expected.keys()
+            for name, moments in measured.items():
                 assert moments == pytest.approx(expected[name], rel=0.1, abs=0.003), name

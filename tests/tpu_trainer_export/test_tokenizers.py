@@ -46,37 +46,37 @@ def test_a_datasets_tokenizer_gives_the_ids_of_the_original_in_4(
     tokenizers: Path, subtests: pytest.Subtests
 ) -> None:
     """Transformers 5 gives other ids for many of the originals."""
-    wanted = json.loads((tokenizers / "copies" / "ids.json").read_text())
-    assert len(wanted) > 10
-    others = []
-    for name, ids in wanted.items():
+    expected = json.loads((tokenizers / "copies" / "ids.json").read_text())
+    assert len(expected) > 10
+    differing = []
+    for name, ids in expected.items():
         folder = tokenizers / "copies" / name
         with subtests.test(name):
             core = Tokenizer.from_file(str(folder / "tokenizer.json"))
             config = json.loads((folder / "tokenizer_config.json").read_text())
-            found = transformers.AutoTokenizer.from_pretrained(folder)
-            assert found(TEXTS)["input_ids"] == ids == [core.encode(text).ids for text in TEXTS]
-            roles = {name: getattr(found, f"{name}_token") for name in ROLES}
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+            assert tokenizer(TEXTS)["input_ids"] == ids == [core.encode(text).ids for text in TEXTS]
+            roles = {name: getattr(tokenizer, f"{name}_token") for name in ROLES}
             assert roles == {name: config.get(f"{name}_token") for name in ROLES}
-            assert len(found) == core.get_vocab_size()
+            assert len(tokenizer) == core.get_vocab_size()
             original = transformers.AutoTokenizer.from_pretrained(tokenizers / "saved" / name)
-            others += [name] if original(TEXTS)["input_ids"] != ids else []
-    assert others  # this test can fail
+            differing += [name] if original(TEXTS)["input_ids"] != ids else []
+    assert differing  # this test can fail
 
 
 def test_a_dataset_can_be_prepared_with_what_transformers_5_saves(
     tokenizers: Path, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
-    wanted = {}
+    expected = {}
     for folder in sorted((tokenizers / "saved").iterdir()):
-        made = transformers.AutoTokenizer.from_pretrained(folder)
-        made.add_special_tokens({"extra_special_tokens": ["<extra>"]})
-        made.save_pretrained(tmp_path / "saved" / folder.name)
+        saved_tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        saved_tokenizer.add_special_tokens({"extra_special_tokens": ["<extra>"]})
+        saved_tokenizer.save_pretrained(tmp_path / "saved" / folder.name)
         # Loaded again by 5, Llama's legacy tokenizers give other ids than the one that was saved.
-        wanted[folder.name] = made(TEXTS)["input_ids"]
+        expected[folder.name] = saved_tokenizer(TEXTS)["input_ids"]
     in_version_4 = copy(tmp_path / "saved", tmp_path / "copies")
-    for name, ids in wanted.items():
+    for name, ids in expected.items():
         with subtests.test(name):
-            found = transformers.AutoTokenizer.from_pretrained(tmp_path / "copies" / name)
-            assert found(TEXTS)["input_ids"] == in_version_4[name] == ids
-            assert "<extra>" in found.extra_special_tokens
+            tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "copies" / name)
+            assert tokenizer(TEXTS)["input_ids"] == in_version_4[name] == ids
+            assert "<extra>" in tokenizer.extra_special_tokens

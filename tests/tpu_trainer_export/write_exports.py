@@ -63,7 +63,9 @@ def make_tokenizer(objective: ObjectiveName) -> PreTrainedTokenizerFast:
     )
 
 
-def write_export(objective: ObjectiveName, config: ModelConfig, folder: Path, *, other: bool = False) -> None:
+def write_export(
+    objective: ObjectiveName, config: ModelConfig, folder: Path, *, other_values: bool = False
+) -> None:
     """Writes one export and its reference. No weight is 0, so that mistakes show."""
     tokenizer = make_tokenizer(objective)
     vocabulary = Vocabulary.of(tokenizer, "tokenizer", objective)
@@ -89,7 +91,7 @@ def write_export(objective: ObjectiveName, config: ModelConfig, folder: Path, *,
     rows = {"input_ids": ids, "attention_mask": mask, "positions": positions}
     logits = model.logits_at(**rows).numpy()
     folder.mkdir()
-    if other:
+    if other_values:
         dropouts = {
             name: _drops(model, rows, logits, config.config, name)
             for name in DROPOUT
@@ -107,7 +109,7 @@ def _drops(
     model: LanguageModel, rows: dict[str, np.ndarray], logits: np.ndarray, config: dict[str, Any], name: str
 ) -> bool:
     """Returns whether the dropout rate `name` alone changes the logits in training."""
-    alone = LanguageModel.create(
+    model_of_one = LanguageModel.create(
         ModelConfig(
             type=model.network.config.model_type,
             config=config | {other: 0.0 for other in DROPOUT if other in config and other != name},
@@ -117,10 +119,10 @@ def _drops(
         max_length=LENGTH,
         seed=0,
     )
-    for variable, value in zip(alone.network.weights, model.network.weights, strict=True):
+    for variable, value in zip(model_of_one.network.weights, model.network.weights, strict=True):
         variable.assign(value)
-    with alone.context.using(CallValues(dropout_key=DROPOUT_KEY, row=tf.range(3))):
-        return bool(np.abs(alone.logits_at(**rows, training=True) - logits).max() > 1e-3)
+    with model_of_one.context.using(CallValues(dropout_key=DROPOUT_KEY, row=tf.range(3))):
+        return bool(np.abs(model_of_one.logits_at(**rows, training=True) - logits).max() > 1e-3)
 
 
 def write_answers(folder: Path, objective: ObjectiveName) -> None:
@@ -136,8 +138,10 @@ def write_answers(folder: Path, objective: ObjectiveName) -> None:
     else:
         greedy = Sampling(temperature=0.0, top_k=None, top_p=None, seed=0)
         texts = ["w1 w2 w3", "w40", "w7 w7 w30"]
-        found = Generator(model, tokenizer, greedy).continued(texts, lines=[0, 1, 2], max_new_tokens=8)
-        answers = dict(zip(texts, found, strict=True))
+        continuations = Generator(model, tokenizer, greedy).continued(
+            texts, lines=[0, 1, 2], max_new_tokens=8
+        )
+        answers = dict(zip(texts, continuations, strict=True))
     (folder / "answers.json").write_text(json.dumps(answers))
 
 
@@ -155,7 +159,7 @@ if __name__ == "__main__":
         write_answers(folder, objective)
         for number, values in enumerate(other_configs(model_type)):
             config = ModelConfig(type=model_type, config=values)
-            write_export(objective, config, Path(f"{folder}-other{number}"), other=True)
+            write_export(objective, config, Path(f"{folder}-other{number}"), other_values=True)
         if (source := target / "pytorch" / folder.name).is_dir():
             continued = Path(f"{folder}-from-pytorch")
             write_export(objective, ModelConfig(init_from=str(source)), continued)

@@ -86,15 +86,15 @@ def trained(kind: str) -> Tokenizer:
 def write_sources(source: Path) -> None:
     for kind, names in KINDS.items():
         for name in names:
-            own = {"add_prefix_space": True} if kind == "bpe" else {}
-            made = getattr(transformers, name)(tokenizer_object=trained(kind), **own)
-            made.save_pretrained(source / name)
+            tokenizer_options = {"add_prefix_space": True} if kind == "bpe" else {}
+            tokenizer = getattr(transformers, name)(tokenizer_object=trained(kind), **tokenizer_options)
+            tokenizer.save_pretrained(source / name)
     # Transformers 5 prefers the model's class to the tokenizer's for some types of models.
     for kind, model_type in (("bpe", "qwen2"), ("unigram", "phi3"), ("unigram", "mistral")):
-        made = transformers.PreTrainedTokenizerFast(
+        tokenizer = transformers.PreTrainedTokenizerFast(
             tokenizer_object=trained(kind), add_prefix_space=kind == "bpe", eos_token="</s>"
         )
-        made.save_pretrained(source / f"plain-{model_type}")
+        tokenizer.save_pretrained(source / f"plain-{model_type}")
         (source / f"plain-{model_type}" / "config.json").write_text(json.dumps({"model_type": model_type}))
     for legacy in (True, False):
         write_llama(source / f"llama-{legacy}", legacy)
@@ -114,9 +114,9 @@ def write_llama(folder: Path, legacy: bool) -> None:
             hard_vocab_limit=False,
             minloglevel=2,
         )
-    made = transformers.LlamaTokenizerFast.from_pretrained(folder, legacy=legacy)
-    made.add_tokens([AddedToken("<new>", normalized=True)])
-    made.save_pretrained(folder)
+    tokenizer = transformers.LlamaTokenizerFast.from_pretrained(folder, legacy=legacy)
+    tokenizer.add_tokens([AddedToken("<new>", normalized=True)])
+    tokenizer.save_pretrained(folder)
     path = folder / "tokenizer_config.json"
     config = {**json.loads(path.read_text()), "add_prefix_space": True}
     for token in config["added_tokens_decoder"].values():
@@ -133,9 +133,9 @@ def main(source: Path, target: Path, texts: list[str]) -> None:
     for folder in sorted(source.iterdir()):
         copy = target / folder.name
         copy.mkdir(parents=True)
-        described = describe_tokenizer(str(folder))
-        check_copy(described, str(folder))
-        for file, data in described.files.items():
+        description = describe_tokenizer(str(folder))
+        check_copy(description, str(folder))
+        for file, data in description.files.items():
             (copy / file).write_bytes(data)
         auto = transformers.AutoTokenizer.from_pretrained(folder if is_new else copy)
         ids[folder.name] = auto(texts)["input_ids"]

@@ -22,8 +22,8 @@ from tpu_trainer.step.schedule import Schedule
 
 def main(folder: Path) -> None:
     """Writes updated.npz."""
-    with np.load(folder / "given.npz") as given:
-        values = {name: given[name] for name in given.files}
+    with np.load(folder / "given.npz") as arrays:
+        values = {name: arrays[name] for name in arrays.files}
     numbers = ("epsilon", "learning_rate", "weight_decay", "clip_norm")
     config = OptimizerConfig(**{name: float(values[name]) for name in numbers})
     names = ("matrix", "vector")

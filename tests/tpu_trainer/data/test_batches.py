@@ -30,7 +30,7 @@ def take(source: NumberedBatches, first: int, count: int, replicas: int = 1) -> 
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_batches_hold_the_rows_that_their_numbers_name(dataset: Path, replicas: int) -> None:
-    written = sequences(300, 1)
+    stored_rows = sequences(300, 1)
     stream = RowStream(data=mixture(dataset / "train"), batch_size=32, seed=0, window_shards=2)
     batches = stream.batches()(tf.distribute.InputContext(num_replicas_in_sync=replicas))
     rows = 32 // replicas
@@ -41,9 +41,9 @@ def test_batches_hold_the_rows_that_their_numbers_name(dataset: Path, replicas: 
     }
     assert {spec.dtype for spec in batches.element_spec.values()} == {tf.int32}
     for batch in take(stream, 0, 20, replicas):
-        real = batch["attention_mask"] > 0
-        np.testing.assert_array_equal(batch["input_ids"][real], written[batch["row"]][real])
-        assert (batch["input_ids"][~real] == 1).all()
+        is_token = batch["attention_mask"] > 0
+        np.testing.assert_array_equal(batch["input_ids"][is_token], stored_rows[batch["row"]][is_token])
+        assert (batch["input_ids"][~is_token] == 1).all()
 
 
 @pytest.mark.parametrize("mixed", [False, True])
@@ -51,20 +51,20 @@ def test_the_stream_follows_the_order_over_epochs_and_resumes_by_step(
     dataset: Path, tmp_path: Path, mixed: bool
 ) -> None:
     rows = sequences(90, 8)
-    other = write_split(
+    other_split = write_split(
         tmp_path / "other" / "train", rows, tokenizer=dataset / "tokenizer", attention_mask=np.ones_like(rows)
     )
-    data = open_mixture({str(dataset / "train"): 3} | ({str(other): 1} if mixed else {}))
-    written = np.concatenate([sequences(300, 1), rows])
+    data = open_mixture({str(dataset / "train"): 3} | ({str(other_split): 1} if mixed else {}))
+    stored_rows = np.concatenate([sequences(300, 1), rows])
     order = Order(data, seed=9, batch_size=64, window=3)
     stream = RowStream(data=data, batch_size=64, seed=9, window_shards=3)
     for start in (0, 7, 13):
         for step, batch in enumerate(take(stream, start, 20 - start), start):
             assert batch["row"].tolist() == order.rows(step).tolist()
-            full = batch["row"] != 299  # whose second half is padding
-            np.testing.assert_array_equal(batch["input_ids"][full], written[batch["row"][full]])
+            is_full = batch["row"] != 299  # whose second half is padding
+            np.testing.assert_array_equal(batch["input_ids"][is_full], stored_rows[batch["row"][is_full]])
     numbers = [
-        (300 if path.startswith(str(other)) else 0) + int(path.split("-")[-2]) * 40 + slot
+        (300 if path.startswith(str(other_split)) else 0) + int(path.split("-")[-2]) * 40 + slot
         for path, slot in stream.records(5)
     ]
     assert numbers == order.rows(5).tolist()
@@ -73,15 +73,17 @@ def test_the_stream_follows_the_order_over_epochs_and_resumes_by_step(
 def test_another_number_of_processes_loses_and_repeats_no_row(dataset: Path) -> None:
     """Two processes read the rows of the batches of one, which three continue in the middle of an epoch."""
     stream = RowStream(data=mixture(dataset / "train"), batch_size=12, seed=4, window_shards=2)
-    seen = []
+    rows_read = []
     for processes, steps in ((2, range(10)), (3, range(10, 25))):
         for process in range(processes):
-            own = np.arange(12).reshape(processes, -1)[process]
-            batches = stream.batches(steps.start)(tf.distribute.InputContext(), lambda rows, own=own: own)
+            slots = np.arange(12).reshape(processes, -1)[process]
+            batches = stream.batches(steps.start)(
+                tf.distribute.InputContext(), lambda rows, slots=slots: slots
+            )
             for step, batch in zip(steps, batches.as_numpy_iterator(), strict=False):
-                assert batch["row"].tolist() == stream.rows(step)[own].tolist()
-                seen += batch["row"].tolist()
-    assert sorted(seen) == list(range(300))
+                assert batch["row"].tolist() == stream.rows(step)[slots].tolist()
+                rows_read += batch["row"].tolist()
+    assert sorted(rows_read) == list(range(300))
 
 
 @pytest.mark.parametrize("url", [False, True])
@@ -97,10 +99,10 @@ def test_a_process_reads_only_its_own_rows(dataset: Path, tmp_path: Path, url: b
     for row in range(0, 40, 2):
         path = folder / f"train-{row:05d}-1.tfrecord"
         path.write_bytes(bytes(path.stat().st_size))
-    own = np.arange(1, 8, 2)
+    slots = np.arange(1, 8, 2)
     for number in range(source.steps):
-        batch = source.read(number, own)
-        np.testing.assert_array_equal(batch["input_ids"], rows[8 * number + own])
+        batch = source.read(number, slots)
+        np.testing.assert_array_equal(batch["input_ids"], rows[8 * number + slots])
 
 
 @pytest.mark.parametrize(("batch_size", "replicas"), [(32, 1), (67, 1), (100, 1), (8, 4)])
@@ -120,16 +122,16 @@ def test_evaluation_reads_every_row_once_and_fills_up(
 
 def test_calls_end_before_the_interpreter() -> None:
     """Otherwise a pipeline could wait forever for its thread, which the interpreter has stopped."""
-    calls, began, finish = PythonCalls(), threading.Event(), threading.Event()
+    calls, has_begun, finish = PythonCalls(), threading.Event(), threading.Event()
 
     def read() -> None:
-        began.set()
+        has_begun.set()
         finish.wait()
 
     call = calls.wrap(read)
     threads = [threading.Thread(target=call), threading.Thread(target=calls.close)]
     threads[0].start()
-    began.wait()
+    has_begun.wait()
     threads[1].start()
     threads[1].join(0.3)
     assert threads[1].is_alive()

@@ -28,14 +28,14 @@ def edit_manifest(folder: Path, **changes: object) -> None:
 
 
 def test_manifest_and_names_say_the_same(split_folder: Path, tokenizer_folder: Path) -> None:
-    whole = open_split(str(split_folder))
+    with_manifest = open_split(str(split_folder))
     (split_folder / "manifest.json").unlink()
     bare = open_split(str(split_folder))
-    for split in (whole, bare):
+    for split in (with_manifest, bare):
         assert split.counts.tolist() == [40, 40, 10]
         assert (len(split), split.max_length, split.features) == (90, MAX_LENGTH, ("input_ids",))
-    assert whole.names == bare.names
-    assert load_vocabulary(whole) == load_vocabulary(bare, tokenizer=str(tokenizer_folder))
+    assert with_manifest.names == bare.names
+    assert load_vocabulary(with_manifest) == load_vocabulary(bare, tokenizer=str(tokenizer_folder))
 
 
 def test_the_vocabulary_is_the_tokenizers(split_folder: Path, vocabulary: Vocabulary) -> None:
@@ -52,25 +52,25 @@ HOSTILE = ["../../x", "", "a\0b", 10**30, -1, 1.5, True, None, float("nan"), {},
 
 
 def test_a_hostile_value_in_any_field_is_named(split_folder: Path) -> None:
-    whole = json.loads((split_folder / "manifest.json").read_text())
-    refused = 0
-    for key in whole:
-        inner = whole[key] if isinstance(whole[key], dict) else {None: None}
-        first = whole[key][0] if key == "shards" else {}
+    manifest = json.loads((split_folder / "manifest.json").read_text())
+    refusals = 0
+    for key in manifest:
+        inner = manifest[key] if isinstance(manifest[key], dict) else {None: None}
+        first = manifest[key][0] if key == "shards" else {}
         for value in HOSTILE:
-            cases = [value if name is None else whole[key] | {name: value} for name in inner]
-            cases += [[first | {name: value}, *whole[key][1:]] for name in first]
+            cases = [value if name is None else manifest[key] | {name: value} for name in inner]
+            cases += [[first | {name: value}, *manifest[key][1:]] for name in first]
             for case in cases:
-                write_manifest(split_folder, whole | {key: case})
+                write_manifest(split_folder, manifest | {key: case})
                 try:
                     split = open_split(str(split_folder))
                     load_vocabulary(split)
                     describe(Mixture([split], [1]), None)
                 except UsageError:
-                    refused += 1
+                    refusals += 1
                 else:
                     assert all(Path(split_folder, name).parent == split_folder for name in split.names)
-    assert refused > 150
+    assert refusals > 150
 
 
 def test_a_shard_cut_off(split_folder: Path) -> None:
@@ -89,10 +89,10 @@ def test_a_shard_with_another_checksum_than_the_manifest(
     manifest = json.loads((split_folder / "manifest.json").read_text())
     edit_manifest(split_folder, shards=[entry | {"crc32c": "0a1b2c3d"} for entry in manifest["shards"]])
     url = f"file://{split_folder}"
-    listed = {name: replace(each, crc32c="0a1b2c3d") for name, each in files.list_files(url).items()}
-    monkeypatch.setattr(files, "list_files", lambda folder: listed)
+    listing = {name: replace(each, crc32c="0a1b2c3d") for name, each in files.list_files(url).items()}
+    monkeypatch.setattr(files, "list_files", lambda folder: listing)
     assert len(open_split(url)) == 90
-    listed["train-00001-40.tfrecord"] = replace(listed["train-00001-40.tfrecord"], crc32c="00000000")
+    listing["train-00001-40.tfrecord"] = replace(listing["train-00001-40.tfrecord"], crc32c="00000000")
     with pytest.raises(
         UsageError, match=r"train-00001-40.tfrecord: its CRC-32C is 00000000, but .* 0a1b2c3d"
     ):
@@ -111,12 +111,12 @@ def test_a_tokenizer_that_does_not_fit(split_folder: Path, tokenizer_folder: Pat
     tokenizer.save_pretrained(tmp_path / "larger")
     with pytest.raises(UsageError, match=r"larger: 51 tokens, but the manifest specifies 50"):
         load_vocabulary(open_split(str(split_folder)), tokenizer=str(tmp_path / "larger"))
-    changed = tmp_path / "changed"
-    load_tokenizer(str(tokenizer_folder)).save_pretrained(changed)
-    text = (changed / "tokenizer.json").read_text()
-    (changed / "tokenizer.json").write_text(text.replace('"w44"', '"v44"'))
+    other_tokenizer = tmp_path / "changed"
+    load_tokenizer(str(tokenizer_folder)).save_pretrained(other_tokenizer)
+    text = (other_tokenizer / "tokenizer.json").read_text()
+    (other_tokenizer / "tokenizer.json").write_text(text.replace('"w44"', '"v44"'))
     with pytest.raises(UsageError, match=r"tokenizer.json: its SHA-256 is .*, but the manifest specifies"):
-        load_vocabulary(open_split(str(split_folder)), tokenizer=str(changed))
+        load_vocabulary(open_split(str(split_folder)), tokenizer=str(other_tokenizer))
 
 
 def test_a_tokenizer_without_mask_token(tmp_path: Path, split_folder: Path, tokenizer_folder: Path) -> None:
@@ -134,13 +134,13 @@ def test_bare_shards_without_a_tokenizer(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_no_tokenizer(tmp_path: Path, split_folder: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
+    other_folder = tmp_path / "other"
+    other_folder.mkdir()
     with pytest.raises(UsageError, match=r"other: contains neither tokenizer.json nor tokenizer_config.json"):
-        load_vocabulary(open_split(str(split_folder)), tokenizer=str(other))
-    (other / "tokenizer.json").write_text("{")
+        load_vocabulary(open_split(str(split_folder)), tokenizer=str(other_folder))
+    (other_folder / "tokenizer.json").write_text("{")
     with pytest.raises(UsageError, match="other: AutoTokenizer cannot load it"):
-        load_vocabulary(open_split(str(split_folder)), tokenizer=str(other))
+        load_vocabulary(open_split(str(split_folder)), tokenizer=str(other_folder))
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,8 @@ def split(folder: Path) -> Dataset:
     return open_split(str(folder))
 
 
-def source_of(split: Dataset, vocabulary: Vocabulary, use: str) -> NumberedBatches:
-    if use == "validation":
+def source_of(split: Dataset, vocabulary: Vocabulary, purpose: str) -> NumberedBatches:
+    if purpose == "validation":
         return EvaluationRows(split, batch_size=10, vocabulary=vocabulary)
     return RowStream(
         data=Mixture([split], [1]), batch_size=10, seed=0, window_shards=1, vocab_size=vocabulary.size
@@ -79,34 +79,34 @@ def remove(folder: Path) -> str:
 def test_a_pipeline_ends_after_several_errors(
     split: Dataset, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls, raised = PythonCalls(), threading.Event()
+    calls, may_raise = PythonCalls(), threading.Event()
     monkeypatch.setattr("tpu_trainer.data.batches._CALLS", calls)
     source = source_of(split, vocabulary, "training")
 
-    def fail(number: int, own: np.ndarray | None) -> None:
+    def fail(number: int, slots: np.ndarray | None) -> None:
         if number:
-            raised.wait(2)
+            may_raise.wait(2)
         raise UsageError(f"batch {number}")
 
     monkeypatch.setattr(source, "read", fail)
     with pytest.raises(UsageError, match="batch 0"):
         read(source)
     gc.collect()
-    raised.set()
+    may_raise.set()
     end = threading.Thread(target=calls.close, daemon=True)
     end.start()
     end.join(60)
     assert not end.is_alive()  # else the pipeline's thread waits for itself
 
 
-@pytest.mark.parametrize("harm", [damage, damage_a_length, cut, remove])
-@pytest.mark.parametrize("use", ["training", "validation"])
+@pytest.mark.parametrize("inflict", [damage, damage_a_length, cut, remove])
+@pytest.mark.parametrize("purpose", ["training", "validation"])
 def test_errors_of_reading_name_the_shard(
-    folder: Path, split: Dataset, vocabulary: Vocabulary, harm: Callable[[Path], str], use: str
+    folder: Path, split: Dataset, vocabulary: Vocabulary, inflict: Callable[[Path], str], purpose: str
 ) -> None:
-    message = harm(folder)
+    message = inflict(folder)
     with pytest.raises(UsageError, match=message + r".*copy or prepare the dataset again"):
-        read(source_of(split, vocabulary, use))
+        read(source_of(split, vocabulary, purpose))
 
 
 def shorten_rows(path: Path) -> str:
@@ -130,12 +130,12 @@ def compress(path: Path) -> str:
     return r"train-00002-10.tfrecord: record 0 at byte 0: compressed by gzip"
 
 
-@pytest.mark.parametrize("harm", [shorten_rows, write_something_else, compress])
+@pytest.mark.parametrize("inflict", [shorten_rows, write_something_else, compress])
 def test_shards_without_a_manifest_of_another_form(
-    folder: Path, vocabulary: Vocabulary, harm: Callable[[Path], str]
+    folder: Path, vocabulary: Vocabulary, inflict: Callable[[Path], str]
 ) -> None:
     (folder / "manifest.json").unlink()
-    message = harm(folder / "train-00002-10.tfrecord")
+    message = inflict(folder / "train-00002-10.tfrecord")
     with pytest.raises(UsageError, match=message):
         read(source_of(open_split(str(folder)), vocabulary, "training"))
 
@@ -149,19 +149,19 @@ def test_other_errors_pass(split: Dataset, vocabulary: Vocabulary) -> None:
         read(source)
 
 
-@pytest.mark.parametrize("wrong", [10**9, 2**33 + 5, -1, "vocab_size"])
-@pytest.mark.parametrize("use", ["training", "validation"])
+@pytest.mark.parametrize("wrong_id", [10**9, 2**33 + 5, -1, "vocab_size"])
+@pytest.mark.parametrize("purpose", ["training", "validation"])
 def test_an_id_that_the_tokenizer_does_not_have(
-    tmp_path: Path, vocabulary: Vocabulary, wrong: int | str, use: str
+    tmp_path: Path, vocabulary: Vocabulary, wrong_id: int | str, purpose: str
 ) -> None:
     rows = sequences(90, 3)
-    rows[57, 4] = vocabulary.size if wrong == "vocab_size" else wrong
+    rows[57, 4] = vocabulary.size if wrong_id == "vocab_size" else wrong_id
     folder = write_split(tmp_path / "train", rows, tokenizer=None)
     split = open_split(str(folder))
     check_records(split, vocabulary)
     message = r"train-00001-40.tfrecord: record 17(: has values in| contains the id .* but the tokenizer)"
     with pytest.raises(UsageError, match=message):
-        read(source_of(split, vocabulary, use))
+        read(source_of(split, vocabulary, purpose))
 
 
 def test_a_manifest_with_another_length_or_feature(folder: Path, vocabulary: Vocabulary) -> None:
@@ -184,12 +184,12 @@ def test_shards_without_a_manifest_of_a_larger_tokenizer(folder: Path, vocabular
         check_records(bare, replace(vocabulary, size=49))
 
 
-@pytest.mark.parametrize("promised", [39, 41])
+@pytest.mark.parametrize("named_count", [39, 41])
 def test_shards_without_a_manifest_with_another_count(
-    folder: Path, vocabulary: Vocabulary, promised: int
+    folder: Path, vocabulary: Vocabulary, named_count: int
 ) -> None:
     (folder / "manifest.json").unlink()
-    (folder / "train-00000-40.tfrecord").rename(folder / f"train-00000-{promised}.tfrecord")
-    message = rf"train-00000-{promised}.tfrecord: has .*its name or the manifest specifies"
+    (folder / "train-00000-40.tfrecord").rename(folder / f"train-00000-{named_count}.tfrecord")
+    message = rf"train-00000-{named_count}.tfrecord: has .*its name or the manifest specifies"
     with pytest.raises(UsageError, match=message):
         check_records(open_split(str(folder)), vocabulary)

@@ -34,18 +34,18 @@ def test_statistics_are_those_of_the_rows_that_are_read(folders: list[Path]) -> 
         return np.array(json.loads((folder / "statistics.json").read_text())["token_counts"], float)
 
     assert token_counts(mixture(folders, 1)).tolist() == counts(folders[0]).tolist()
-    found = token_counts(mixture(folders, 1, 3))
+    actual = token_counts(mixture(folders, 1, 3))
     expected = 0.25 * counts(folders[0]) / 200 + 0.75 * counts(folders[1]) / 90
-    np.testing.assert_allclose(found / found.sum(), expected / expected.sum())
+    np.testing.assert_allclose(actual / actual.sum(), expected / expected.sum())
 
 
 def test_datasets_that_do_not_fit_together(
     folders: list[Path], tmp_path: Path, tokenizer_folder: Path
 ) -> None:
-    shorter = write_split(tmp_path / "shorter", sequences(40, 3)[:, :8], tokenizer=tokenizer_folder)
+    shorter_rows = write_split(tmp_path / "shorter", sequences(40, 3)[:, :8], tokenizer=tokenizer_folder)
     with pytest.raises(UsageError, match=r"shorter: its max_length is 8, but that of .*a/train is 16"):
-        mixture([folders[0], shorter], 1, 1)
+        mixture([folders[0], shorter_rows], 1, 1)
     with pytest.raises(UsageError, match=r"shorter: rows of 8 tokens, but .*a/train has rows of 16"):
-        check_same_rows(open_split(str(folders[0])), open_split(str(shorter)))
+        check_same_rows(open_split(str(folders[0])), open_split(str(shorter_rows)))
     with pytest.raises(UsageError, match=r"b/train: its weight is 1 of 50001, less than one row in 10000"):
         mixture(folders, 50_000, 1)

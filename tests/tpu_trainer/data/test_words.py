@@ -43,14 +43,18 @@ def words_of(tokenizer: PreTrainedTokenizerFast) -> list[str]:
     table = Words.of(tokenizer, len(tokenizer))
     encoding = tokenizer(TEXT, return_offsets_mapping=True)
     words: list[tuple[int, int]] = []
-    previous = None
-    for token, (first, last) in zip(encoding["input_ids"], encoding["offset_mapping"], strict=True):
-        if previous is not None and table.starts_inside_word[token] and table.ends_inside_word[previous]:
-            words[-1] = (words[-1][0], last)
+    previous_token = None
+    for token, (start, end) in zip(encoding["input_ids"], encoding["offset_mapping"], strict=True):
+        if (
+            previous_token is not None
+            and table.starts_inside_word[token]
+            and table.ends_inside_word[previous_token]
+        ):
+            words[-1] = (words[-1][0], end)
         else:
-            words.append((first, last))
-        previous = token
-    return [text for first, last in words if (text := TEXT[first:last].strip())]
+            words.append((start, end))
+        previous_token = token
+    return [text for start, end in words if (text := TEXT[start:end].strip())]
 
 
 @pytest.mark.parametrize("kind", KINDS)

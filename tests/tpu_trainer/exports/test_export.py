@@ -68,8 +68,8 @@ def test_gpt2s_file_gives_its_logits_in_numpy(vocabulary: Vocabulary, tmp_path: 
         atol=1e-5,
     )
     loaded = TFAutoModelForCausalLM.from_pretrained(tmp_path, use_safetensors=False)
-    for mine, theirs in zip(network.weights, loaded.weights, strict=True):
-        np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
+    for weight, loaded_weight in zip(network.weights, loaded.weights, strict=True):
+        np.testing.assert_array_equal(weight.numpy(), loaded_weight.numpy())
 
 
 def test_robertas_file_gives_its_logits_in_numpy(vocabulary: Vocabulary, tmp_path: Path) -> None:
@@ -78,11 +78,11 @@ def test_robertas_file_gives_its_logits_in_numpy(vocabulary: Vocabulary, tmp_pat
     write_network(trimmed, tmp_path)
     ids = np.random.default_rng(1).integers(5, 50, MAX_LENGTH)
     epsilon = network.config.layer_norm_eps
-    found = roberta_logits(
+    actual = roberta_logits(
         load_file(tmp_path / "model.safetensors"), ids, heads=2, layers=2, pad_id=1, epsilon=epsilon
     )
     expected = network(input_ids=ids[None].astype(np.int32)).logits.numpy()[0, :, :50]
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("other_form", ["tf_model.h5", "model.safetensors"])
@@ -95,11 +95,13 @@ def test_training_continues_from_a_ctrl_whose_vocabulary_is_not_padded(
     bias.assign(np.arange(vocabulary.padded_size, dtype=np.float32)[None])
     write_network(trim_vocabulary(network, vocabulary, "clm"), tmp_path)
     (tmp_path / other_form).unlink()
-    found = network_of("ctrl", small_config("ctrl"), vocabulary)
-    load_weights(found, str(tmp_path), vocabulary)
-    for mine, theirs in zip(network.weights, found.weights, strict=True):
-        real = tuple(slice(vocabulary.size if n == vocabulary.padded_size else n) for n in mine.shape)
-        np.testing.assert_array_equal(mine.numpy()[real], theirs.numpy()[real], err_msg=mine.name)
+    loaded = network_of("ctrl", small_config("ctrl"), vocabulary)
+    load_weights(loaded, str(tmp_path), vocabulary)
+    for weight, loaded_weight in zip(network.weights, loaded.weights, strict=True):
+        unpadded = tuple(slice(vocabulary.size if n == vocabulary.padded_size else n) for n in weight.shape)
+        np.testing.assert_array_equal(
+            weight.numpy()[unpadded], loaded_weight.numpy()[unpadded], err_msg=weight.name
+        )
 
 
 def test_postponed_weights_are_those_of_the_file(
@@ -108,7 +110,7 @@ def test_postponed_weights_are_those_of_the_file(
     monkeypatch.setattr(initial_values, "_LEAST_ELEMENTS", 2)
     network = network_of("gpt2", small_config("gpt2"), vocabulary)
     write_network(trim_vocabulary(network, vocabulary, "clm"), tmp_path)
-    found, initial = network_of("gpt2", small_config("gpt2"), vocabulary), InitialValues()
+    loaded, initial = network_of("gpt2", small_config("gpt2"), vocabulary), InitialValues()
     with initial.postponed():
         postponed = LanguageModel.create(
             ModelConfig(type="gpt2", config=small_config("gpt2")),
@@ -118,25 +120,25 @@ def test_postponed_weights_are_those_of_the_file(
             seed=3,
             initial=initial,
         ).network
-    load_weights(found, str(tmp_path), vocabulary)
+    load_weights(loaded, str(tmp_path), vocabulary)
     load_weights(postponed, str(tmp_path), vocabulary, initial)
-    for mine, theirs in zip(found.weights, postponed.weights, strict=True):
-        np.testing.assert_array_equal(mine.numpy(), initial.value(theirs), err_msg=mine.name)
+    for weight, postponed_weight in zip(loaded.weights, postponed.weights, strict=True):
+        np.testing.assert_array_equal(weight.numpy(), initial.value(postponed_weight), err_msg=weight.name)
     assert not postponed.weights[0].numpy().any()  # the embeddings
 
 
 def test_a_width_equal_to_the_padded_vocabulary_is_not_cut(vocabulary: Vocabulary) -> None:
     network = network_of("roberta", ROBERTA | {"hidden_size": 128}, vocabulary)
     trimmed = trim_vocabulary(network, vocabulary)
-    for mine, theirs in zip(trimmed.weights, network.weights, strict=True):
-        np.testing.assert_array_equal(mine.numpy(), theirs.numpy()[: mine.shape[0]])
+    for trimmed_weight, weight in zip(trimmed.weights, network.weights, strict=True):
+        np.testing.assert_array_equal(trimmed_weight.numpy(), weight.numpy()[: trimmed_weight.shape[0]])
     assert trimmed.get_input_embeddings().weight.shape == (50, 128)
 
 
 def test_the_choice_of_checkpoint(run: RunFolder, tmp_path: Path) -> None:
     checkpoints = Checkpoints(run.checkpoints)
-    found = {choice: chosen_step(checkpoints, choice) for choice in ("latest", "best", "10")}
-    assert found == {"latest": 30, "best": 20, "10": 10}
+    steps = {choice: chosen_step(checkpoints, choice) for choice in ("latest", "best", "10")}
+    assert steps == {"latest": 30, "best": 20, "10": 10}
     with pytest.raises(
         UsageError, match="--checkpoint is 11, but the run has checkpoints of the steps 10, 20, 30"
     ):
@@ -151,11 +153,11 @@ def test_an_export_is_the_same_bytes_every_time_and_has_a_card(run: RunFolder, t
     for name in ("once", "again"):
         (tmp_path / name).mkdir()
         export_checkpoint(run, 20, tmp_path / name)
-    once, again = (
+    first, second = (
         {path.name: path.read_bytes() for path in (tmp_path / n).iterdir()} for n in ("once", "again")
     )
-    assert once == again
-    assert once.keys() >= {
+    assert first == second
+    assert first.keys() >= {
         "README.md",
         "config.json",
         "generation_config.json",
@@ -164,7 +166,7 @@ def test_an_export_is_the_same_bytes_every_time_and_has_a_card(run: RunFolder, t
         "tokenizer.json",
     }
     assert len(AutoTokenizer.from_pretrained(tmp_path / "once")) == 50
-    _, metadata, card = once["README.md"].decode().split("---\n", 2)
+    _, metadata, card = first["README.md"].decode().split("---\n", 2)
     metadata = yaml.safe_load(metadata)
     assert (metadata["library_name"], metadata["pipeline_tag"]) == ("transformers", "text-generation")
     (result,) = metadata["model-index"][0]["results"]
@@ -175,4 +177,4 @@ def test_an_export_is_the_same_bytes_every_time_and_has_a_card(run: RunFolder, t
     assert "| loss | 1.6000 | 1.5000 |" in card
     options = yaml.safe_load(card.split("```yaml\n")[1].split("```")[0])
     assert (options["objective"], options["model"]["config"]) == ("clm", GPT2)
-    assert str(tmp_path) not in once["README.md"].decode()
+    assert str(tmp_path) not in first["README.md"].decode()

@@ -58,7 +58,7 @@ def generator_of(folder: Path, sampling: Sampling = GREEDY) -> Generator:
     return Generator(open_model(str(folder), vocabulary, "clm"), tokenizer, sampling)
 
 
-def continued(generator: Generator, texts: list[str], lines: list[int] | None = None) -> list[str]:
+def continue_texts(generator: Generator, texts: list[str], lines: list[int] | None = None) -> list[str]:
     return list(generator.continued(texts, lines=lines or list(range(len(texts))), max_new_tokens=10))
 
 
@@ -71,9 +71,9 @@ def test_greedy_texts_equal_the_pipelines(causal: Path) -> None:
         dtype=None,  # the default is looked up in torch, which is not here
     )
     expected = [pipe(text, max_new_tokens=10, do_sample=False)[0]["generated_text"] for text in TEXTS]
-    found = continued(generator_of(causal), TEXTS)
-    assert found == expected
-    assert len({word for text in found for word in text.split()}) > 8
+    actual = continue_texts(generator_of(causal), TEXTS)
+    assert actual == expected
+    assert len({word for text in actual for word in text.split()}) > 8
 
 
 @pytest.mark.parametrize(("clean_up", "expected"), [(False, "w1 , w2"), (True, "w1, w2")])
@@ -103,27 +103,29 @@ def test_mask_predictions_equal_the_pipelines(masked: Path) -> None:
     for text in ("w1 <mask> w3", "<mask> w9 w9 <mask>"):
         answers = pipe(text, top_k=7)
         expected = answers if isinstance(answers[0], list) else [answers]
-        for mine, theirs in zip(filler.fill(text, 7), expected, strict=True):
-            assert [p.token for p in mine] == [entry["token_str"] for entry in theirs]
-            np.testing.assert_allclose([p.probability for p in mine], [e["score"] for e in theirs], rtol=1e-4)
+        for predictions, entries in zip(filler.fill(text, 7), expected, strict=True):
+            assert [p.token for p in predictions] == [entry["token_str"] for entry in entries]
+            np.testing.assert_allclose(
+                [p.probability for p in predictions], [e["score"] for e in entries], rtol=1e-4
+            )
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_texts_do_not_depend_on_the_batch(causal: Path, temperature: float) -> None:
     generator = generator_of(causal, Sampling(temperature=temperature, top_k=None, top_p=0.9, seed=5))
-    together = continued(generator, TEXTS)
-    assert together == [continued(generator, [text], [line])[0] for line, text in enumerate(TEXTS)]
-    assert len(set(together)) == 4
+    batch_texts = continue_texts(generator, TEXTS)
+    assert batch_texts == [continue_texts(generator, [text], [line])[0] for line, text in enumerate(TEXTS)]
+    assert len(set(batch_texts)) == 4
 
 
 def test_the_end_token_ends_a_text(causal: Path) -> None:
     generator = generator_of(causal)
-    (text,) = continued(generator, ["w1 w2 w3"])
+    (text,) = continue_texts(generator, ["w1 w2 w3"])
     words = text.split()
     # As if the model generated the end token as its third token.
     generator._tokenizer.add_special_tokens({"eos_token": words[5]})
     before = words.index(words[5], 3)
-    assert continued(generator, ["w1 w2 w3"]) == [" ".join(words[:before])]
+    assert continue_texts(generator, ["w1 w2 w3"]) == [" ".join(words[:before])]
 
 
 @pytest.mark.parametrize("model_type", ["bert", "ctrl", "gptj", "mistral", "opt", "roberta"])
@@ -151,13 +153,13 @@ def test_the_cache_of_earlier_tokens_does_not_change_texts(
         variable.assign_add(rng.normal(scale=0.3, size=variable.shape).astype(np.float32))
     generator = Generator(model, AutoTokenizer.from_pretrained(tokenizer_folder), GREEDY)
     ids = np.array([[7, 9, 30]], np.int32)
-    (found,) = generator._new_tokens(ids, [0], 8)
-    for token in found:
+    (new_tokens,) = generator._new_tokens(ids, [0], 8)
+    for token in new_tokens:
         positions = np.array([[ids.shape[1] - 1]], np.int32)
         logits = model.network(input_ids=ids, use_cache=False).logits.numpy()[0, positions[0, 0]]
         assert logits[token] == pytest.approx(logits.max(), abs=1e-4)
         ids = np.concatenate([ids, [[token]]], axis=1).astype(np.int32)
-    assert len(found) == 8 or logits.argmax() >= 0
+    assert len(new_tokens) == 8 or logits.argmax() >= 0
 
 
 def test_a_prompt_does_not_end_with_the_end_token(tokenizer_folder: Path) -> None:
@@ -177,19 +179,19 @@ def test_the_verb(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    expected = continued(generator_of(causal), TEXTS)
+    expected = continue_texts(generator_of(causal), TEXTS)
     capsys.readouterr()
     stdin = "".join(f"{text}\n" for text in TEXTS).encode()
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
     assert run_verb("generate", "--model", causal, "--max_new_tokens", 10, "--batch_size", 3) == 0
     assert capsys.readouterr().out.splitlines() == expected
     options = ("--temperature", 1.5, "--top_k", 20, "--top_p", 0.9)
-    drawn = []
+    outputs = []
     for seed in (1, 1, 2):
         assert run_verb("generate", "--model", causal, "--text", "w1", "--seed", seed, *options) == 0
-        drawn.append(capsys.readouterr().out)
-    assert drawn[0] == drawn[1] != drawn[2]
-    assert 3 < len(drawn[0].split()) <= MAX_LENGTH
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1] != outputs[2]
+    assert 3 < len(outputs[0].split()) <= MAX_LENGTH
     for arguments, message in (
         (("--text", "w1 " * 12), "a text of 13 tokens and 10 more do not fit into the model"),
         (("--text", "w1", "--top_k", 3), "--top_k is 3: nothing is sampled with --temperature 0"),

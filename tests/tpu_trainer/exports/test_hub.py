@@ -47,7 +47,7 @@ def test_what_is_pushed_is_the_export(hub: HubStandIn, run: RunFolder, tmp_path:
     pusher.push_in_background(20)  # the first push is still in progress
     pusher.finish(30)
     repository = hub.repositories["lab/tiny"]
-    assert repository.private
+    assert repository.is_private
     assert [commit.summary for commit in repository.commits] == ["Step 10", "Step 30"]
     for commit, step in zip(repository.commits, (10, 30), strict=True):
         assert commit.files == exported(run, step, tmp_path / str(step))
@@ -57,11 +57,11 @@ def test_what_is_pushed_is_the_export(hub: HubStandIn, run: RunFolder, tmp_path:
 def test_an_interrupted_run_does_not_wait_for_an_upload(
     hub: HubStandIn, run: RunFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    uploading, go = threading.Event(), threading.Event()
+    uploading, may_upload = threading.Event(), threading.Event()
 
     def upload(*arguments: Any, **options: Any) -> None:
         uploading.set()
-        assert go.wait(60)
+        assert may_upload.wait(60)
 
     monkeypatch.setattr(HfApi, "upload_folder", upload)
     pusher = HubPusher("lab/tiny", private=True, folder=run)
@@ -70,7 +70,7 @@ def test_an_interrupted_run_does_not_wait_for_an_upload(
     pusher.abandon()
     assert "fit: step 10 was not pushed to lab/tiny: the run is interrupted" in capsys.readouterr().err
     assert all(thread.daemon for thread in threading.enumerate() if thread.name == "hub")
-    go.set()
+    may_upload.set()
     pusher.wait()
 
 
@@ -79,9 +79,9 @@ def test_a_push_that_fails_is_reported(
 ) -> None:
     hub.refuse = 403
     HubPusher("tiny", private=False, folder=run).finish(30)
-    said = capsys.readouterr().err
-    assert "fit: step 30 was not pushed to tiny (HfHubHTTPError: " in said
-    assert f"; the run is complete in {run.path}; run the same command to push again" in said
+    stderr = capsys.readouterr().err
+    assert "fit: step 30 was not pushed to tiny (HfHubHTTPError: " in stderr
+    assert f"; the run is complete in {run.path}; run the same command to push again" in stderr
     hub.refuse = None
     HubPusher("tiny", private=False, folder=run).finish(11)
     assert "step 11 was not pushed" in capsys.readouterr().err  # the run has no such checkpoint
@@ -131,9 +131,9 @@ def test_fit_pushes_at_checkpoints_and_at_the_end(
     assert "step 5 was not pushed to lab/tiny" in result.stderr
     hub.refuse = None
     assert run_verb(*arguments) == 0
-    said = capsys.readouterr().err
-    assert "already finished, with 5 steps" in said
-    assert f"step 5 pushed to {hub.url}/lab/tiny" in said
+    stderr = capsys.readouterr().err
+    assert "already finished, with 5 steps" in stderr
+    assert f"step 5 pushed to {hub.url}/lab/tiny" in stderr
     (commit,) = hub.repositories["lab/tiny"].commits
     assert commit.files == exported(RunFolder(str(tmp_path / "run")), 5, tmp_path / "export")
     assert run_verb(*arguments, "--hub_model_id", "a/b/c") == 2

@@ -26,18 +26,18 @@ def test_candidates_are_those_of_transformers(
         scores = TFTopPLogitsWarper(top_p)(None, scores, 1)
     expected = tf.nn.softmax(scores).numpy()
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=0)
-    for row, wanted in zip(LOGITS, expected, strict=True):
+    for row, expected_row in zip(LOGITS, expected, strict=True):
         tokens, shares = sampling.probabilities(row)
-        found = np.zeros(len(row))
-        found[tokens] = shares
-        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-7)
+        probabilities = np.zeros(len(row))
+        probabilities[tokens] = shares
+        np.testing.assert_allclose(probabilities, expected_row, rtol=1e-4, atol=1e-7)
 
 
 def test_draws_follow_the_probabilities() -> None:
     sampling = Sampling(temperature=1.0, top_k=4, top_p=None, seed=7)
     tokens, shares = sampling.probabilities(LOGITS[0])
-    drawn = np.array([sampling.choose(LOGITS[:1], lines=[3], step=step)[0] for step in range(4000)])
-    counts = np.array([(drawn == token).sum() for token in tokens])
+    draws = np.array([sampling.choose(LOGITS[:1], lines=[3], step=step)[0] for step in range(4000)])
+    counts = np.array([(draws == token).sum() for token in tokens])
     assert counts.sum() == 4000
     assert (
         ((counts - 4000 * shares) ** 2) / (4000 * shares)
@@ -49,13 +49,13 @@ def test_a_draw_depends_only_on_seed_line_and_step() -> None:
         sampling = Sampling(temperature=1.0, top_k=None, top_p=None, seed=seed)
         return [int(sampling.choose(LOGITS[:1], lines=[line], step=step)[0]) for step in range(60)]
 
-    alone = draws(0, 2)
-    assert alone == draws(0, 2)
-    assert len({tuple(alone), tuple(draws(1, 2)), tuple(draws(0, 3))}) == 3
-    assert len(set(alone)) > 5
+    line_draws = draws(0, 2)
+    assert line_draws == draws(0, 2)
+    assert len({tuple(line_draws), tuple(draws(1, 2)), tuple(draws(0, 3))}) == 3
+    assert len(set(line_draws)) > 5
     sampling = Sampling(temperature=1.0, top_k=None, top_p=None, seed=0)
-    together = sampling.choose(np.repeat(LOGITS[:1], 4, axis=0), lines=[0, 1, 2, 3], step=9)
-    assert together[2] == alone[9]
+    batch_draws = sampling.choose(np.repeat(LOGITS[:1], 4, axis=0), lines=[0, 1, 2, 3], step=9)
+    assert batch_draws[2] == line_draws[9]
 
 
 def test_temperature_0_chooses_the_most_probable_token() -> None:

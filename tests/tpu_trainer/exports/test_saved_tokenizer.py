@@ -35,7 +35,7 @@ def test_a_class_with_a_normalizer_of_its_own_is_saved_as_the_class_that_has_non
 
 
 @pytest.mark.parametrize(
-    ("config", "returned"),
+    ("config", "has_token_types"),
     [
         (BertConfig(), True),
         (BertConfig(type_vocab_size=0), False),
@@ -44,8 +44,8 @@ def test_a_class_with_a_normalizer_of_its_own_is_saved_as_the_class_that_has_non
     ],
 )
 def test_token_types_are_returned_only_for_models_that_have_embeddings_of_them(
-    config: PretrainedConfig, returned: bool, tmp_path: Path
+    config: PretrainedConfig, has_token_types: bool, tmp_path: Path
 ) -> None:
     core = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1}, unk_token="<unk>"))
     save_tokenizer(PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>"), tmp_path, config)
-    assert ("token_type_ids" in AutoTokenizer.from_pretrained(tmp_path)("a")) == returned
+    assert ("token_type_ids" in AutoTokenizer.from_pretrained(tmp_path)("a")) == has_token_types

@@ -52,14 +52,16 @@ def test_loss_and_gradient_equal_those_of_the_models_attention(
         step = tf.function(task.gradients, jit_compile=True)
         sums, gradients = step(batch, tf.constant(3, tf.int64))
         results.append(([float(value) for value in sums], [gradient.numpy() for gradient in gradients]))
-        changed = {
+        replaced_layers = {
             type(layer).__name__ for layer in task.network.submodules if "Attention" in type(layer).__name__
         }
-        assert any(name.startswith("Recomputing") for name in changed) == recompute
+        assert any(name.startswith("Recomputing") for name in replaced_layers) == recompute
     (sums, gradients), (other_sums, other_gradients) = results
     np.testing.assert_allclose(other_sums, sums, rtol=1e-5)
-    for gradient, other in zip(gradients, other_gradients, strict=True):
-        np.testing.assert_allclose(other, gradient, rtol=1e-3, atol=1e-5 * max(1, np.abs(gradient).max()))
+    for gradient, other_gradient in zip(gradients, other_gradients, strict=True):
+        np.testing.assert_allclose(
+            other_gradient, gradient, rtol=1e-3, atol=1e-5 * max(1, np.abs(gradient).max())
+        )
 
 
 def test_attend_equals_plain_operations() -> None:
@@ -73,23 +75,23 @@ def test_attend_equals_plain_operations() -> None:
     key_dropout(model, context)
     (layer,) = model.layers
 
-    def plain(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    def attend_plainly(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
         scores = tf.matmul(query, key, transpose_b=True) / 2 + bias
         return tf.matmul(layer(tf.nn.softmax(scores), training=True), value)
 
-    def ours(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    def attend_product(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
         return attend(query, key, value, bias=bias, dropout=layer)
 
     results = []
-    for function in (plain, ours):
+    for function in (attend_plainly, attend_product):
         key = (tf.constant(1, tf.uint32), tf.constant(2, tf.uint32))
         with context.using(CallValues(dropout_key=key, row=tf.range(3))):
             with tf.GradientTape() as tape:
                 tape.watch(inputs)
                 output = function(*inputs)
             results.append([output, *tape.gradient(output, inputs, output_gradients=weights)])
-    for expected, found in zip(*results, strict=True):
-        np.testing.assert_allclose(found, expected, rtol=2e-4, atol=1e-5)
+    for expected, actual in zip(*results, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=2e-4, atol=1e-5)
 
 
 def test_models_without_supported_attention_layers_are_rejected(vocabulary: Vocabulary) -> None:

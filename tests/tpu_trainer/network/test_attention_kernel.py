@@ -88,8 +88,8 @@ def test_loss_and_gradient_equal_those_of_the_models_attention(
     results = []
     for kernel in (False, True):
         train = TrainConfig(attention_kernel=kernel, gradient_checkpointing=kernel and checkpointing)
-        own = replace(config, train=train)
-        task = task_of(own, vocabulary, tpu="v5e")
+        kernel_config = replace(config, train=train)
+        task = task_of(kernel_config, vocabulary, tpu="v5e")
         sums, gradients = tf.function(task.gradients, jit_compile=True)(batch, tf.constant(3, tf.int64))
         results.append(([float(value) for value in sums], [gradient.numpy() for gradient in gradients]))
         assert bool(calls) == kernel
@@ -98,8 +98,10 @@ def test_loss_and_gradient_equal_those_of_the_models_attention(
     assert calls.count(("forward", causal)) == len(calls) - 1 == (2 if checkpointing else 1)
     (sums, gradients), (other_sums, other_gradients) = results
     np.testing.assert_allclose(other_sums, sums, rtol=1e-5)
-    for gradient, other in zip(gradients, other_gradients, strict=True):
-        np.testing.assert_allclose(other, gradient, rtol=1e-3, atol=1e-5 * max(1, np.abs(gradient).max()))
+    for gradient, other_gradient in zip(gradients, other_gradients, strict=True):
+        np.testing.assert_allclose(
+            other_gradient, gradient, rtol=1e-3, atol=1e-5 * max(1, np.abs(gradient).max())
+        )
     # Evaluation does not use the kernel.
     before = len(calls)
     task.evaluation_sums(batch)
@@ -170,8 +172,10 @@ def test_the_check_accepts_a_correct_kernel(causal: bool, tpu: str, monkeypatch:
 
 def without_segments(name: str, causal: bool, *operands: tf.Tensor) -> list[tf.Tensor]:
     threshold, scale, lines, keys, *inputs = operands
-    one = lines * tf.reshape([1, 1, 1, 1, 0, 1, 1, 1], [1, 1, 8, 1])
-    return kernel_reference.run(name, causal, threshold, scale, one, keys * [[[1.0], [0.0]]], *inputs)
+    lines_of_one_segment = lines * tf.reshape([1, 1, 1, 1, 0, 1, 1, 1], [1, 1, 8, 1])
+    return kernel_reference.run(
+        name, causal, threshold, scale, lines_of_one_segment, keys * [[[1.0], [0.0]]], *inputs
+    )
 
 
 def without_padding(name: str, causal: bool, *operands: tf.Tensor) -> list[tf.Tensor]:
@@ -180,9 +184,9 @@ def without_padding(name: str, causal: bool, *operands: tf.Tensor) -> list[tf.Te
 
 
 def with_heads_exchanged(name: str, causal: bool, *operands: tf.Tensor) -> list[tf.Tensor]:
-    threshold, scale, lines, *rest = operands
+    threshold, scale, lines, *inputs = operands
     order = [2, 3, 0, 1, 4, 5, 6, 7]
-    return kernel_reference.run(name, causal, threshold, scale, tf.gather(lines, order, axis=2), *rest)
+    return kernel_reference.run(name, causal, threshold, scale, tf.gather(lines, order, axis=2), *inputs)
 
 
 def with_queries_and_keys_exchanged(name: str, causal: bool, *operands: tf.Tensor) -> list[tf.Tensor]:
@@ -195,7 +199,7 @@ def with_a_number_that_is_none(name: str, causal: bool, *operands: tf.Tensor) ->
 
 
 @pytest.mark.parametrize(
-    ("wrong", "what"),
+    ("wrong_kernel", "difference"),
     [
         (without_segments, "output"),
         (without_padding, "output"),
@@ -204,11 +208,13 @@ def with_a_number_that_is_none(name: str, causal: bool, *operands: tf.Tensor) ->
         (with_a_number_that_is_none, "output"),
     ],
 )
-def test_the_check_rejects_a_wrong_kernel(wrong: Any, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_kernel, "_run", wrong)
+def test_the_check_rejects_a_wrong_kernel(
+    wrong_kernel: Any, difference: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention_kernel, "_run", wrong_kernel)
     with pytest.raises(
         UsageError,
-        match=f"the kernel's {what} differs from plain attention's by .*use --train.recompute_attention",
+        match=f"the kernel's {difference} differs from plain attention's by .*use --train.recompute_attention",
     ):
         check(False)
 
@@ -252,8 +258,8 @@ def test_a_run_checks_the_device_and_trains_as_without_the_kernel(
             arguments = map(str, fit_arguments(tmp_path / "data", run, options))
             patch.setattr("sys.argv", ["tpu_trainer", *arguments])
             main()
-        told = "the attention kernel matches plain attention on this device" in capsys.readouterr().err
-        assert told == kernel
+        is_reported = "the attention kernel matches plain attention on this device" in capsys.readouterr().err
+        assert is_reported == kernel
         losses[kernel] = [record["loss"] for record in metrics(run) if "loss" in record]
     assert len(losses[True]) == 3
     np.testing.assert_allclose(losses[True], losses[False], rtol=1e-4)

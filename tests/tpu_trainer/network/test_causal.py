@@ -59,8 +59,8 @@ def batch_of(vocabulary: Vocabulary) -> Batch:
 
 def logits_of(model: LanguageModel, batch: Batch) -> np.ndarray:
     positions = tf.broadcast_to(tf.range(LENGTH), batch["input_ids"].shape)
-    given = {name: values for name, values in batch.items() if name != "row"}
-    return model.logits_at(**given, positions=positions).numpy()
+    features = {name: values for name, values in batch.items() if name != "row"}
+    return model.logits_at(**features, positions=positions).numpy()
 
 
 @pytest.mark.parametrize("model_type", sorted(SIZES))
@@ -76,8 +76,8 @@ def test_the_loss_equals_that_of_the_models_logits(model_type: str, vocabulary: 
         targets=tf.constant(targets),
         weights=tf.constant(weights, tf.float32),
     )
-    chosen = np.take_along_axis(log_probabilities, targets[..., None], axis=-1)[..., 0]
-    assert float(loss) == pytest.approx(-(chosen * weights).sum(), rel=1e-5)
+    target_log_probabilities = np.take_along_axis(log_probabilities, targets[..., None], axis=-1)[..., 0]
+    assert float(loss) == pytest.approx(-(target_log_probabilities * weights).sum(), rel=1e-5)
     assert float(hits) == ((log_probabilities.argmax(axis=-1) == targets) * weights).sum()
 
 
@@ -92,13 +92,13 @@ def test_a_token_attends_to_the_preceding_tokens_of_its_document(
         ids[:2, column] = 5 + (ids[:2, column] - 4) % 45
         return batch | {"input_ids": tf.constant(ids)}
 
-    whole, after, before = (logits_of(model, b)[:2] for b in (batch, change(8), change(2)))
-    np.testing.assert_array_equal(whole[:, :8], after[:, :8])
-    assert np.abs(whole - after)[:, 8:].max() > 1e-3
-    np.testing.assert_array_equal(whole[:, SPLIT:], before[:, SPLIT:])
-    assert np.abs(whole - before)[:, 2:SPLIT].max() > 1e-3
+    logits, after, before = (logits_of(model, b)[:2] for b in (batch, change(8), change(2)))
+    np.testing.assert_array_equal(logits[:, :8], after[:, :8])
+    assert np.abs(logits - after)[:, 8:].max() > 1e-3
+    np.testing.assert_array_equal(logits[:, SPLIT:], before[:, SPLIT:])
+    assert np.abs(logits - before)[:, 2:SPLIT].max() > 1e-3
     one_text = batch | {"segment_ids": tf.ones_like(batch["segment_ids"])}
-    assert np.abs(logits_of(model, one_text)[:2] - whole)[:, SPLIT:].max() > 1e-3
+    assert np.abs(logits_of(model, one_text)[:2] - logits)[:, SPLIT:].max() > 1e-3
 
 
 @pytest.mark.parametrize("model_type", sorted(set(SIZES) - {"opt"}))
@@ -106,8 +106,8 @@ def test_a_document_has_the_same_logits_in_a_row_of_its_own(model_type: str, voc
     model, batch = model_of(model_type, vocabulary), batch_of(vocabulary)
     features = {name: values[:2, SPLIT:] for name, values in batch.items() if name != "row"}
     positions = tf.broadcast_to(tf.range(LENGTH - SPLIT), features["input_ids"].shape)
-    alone = model.logits_at(**features, positions=positions).numpy()
-    np.testing.assert_allclose(alone, logits_of(model, batch)[:2, SPLIT:], rtol=1e-4, atol=1e-5)
+    own_row_logits = model.logits_at(**features, positions=positions).numpy()
+    np.testing.assert_allclose(own_row_logits, logits_of(model, batch)[:2, SPLIT:], rtol=1e-4, atol=1e-5)
     assert model.ignored_features(batch) == []
 
 
@@ -134,14 +134,14 @@ def gpt2_logits(weights: dict[str, np.ndarray], batch: dict[str, np.ndarray]) ->
 
     wte, segments = weights["wte/embeddings"], batch["segment_ids"]
     x = wte[batch["input_ids"]] + weights["wpe/embeddings"][batch["position_ids"]]
-    attended = linear(norm(x, "h_._0/ln_1"), "h_._0/attn/c_attn")
+    projection = linear(norm(x, "h_._0/ln_1"), "h_._0/attn/c_attn")
     query, key, value = (
         part.reshape(*part.shape[:2], HEADS, -1).transpose(0, 2, 1, 3)
-        for part in np.split(attended, 3, axis=-1)
+        for part in np.split(projection, 3, axis=-1)
     )
     scores = query @ key.transpose(0, 1, 3, 2) / np.sqrt(query.shape[-1])
-    seen = np.tril(np.ones((LENGTH, LENGTH), bool)) & (segments[:, :, None] == segments[:, None, :])
-    scores = np.exp(np.where(seen[:, None], scores, -np.inf))
+    visible = np.tril(np.ones((LENGTH, LENGTH), bool)) & (segments[:, :, None] == segments[:, None, :])
+    scores = np.exp(np.where(visible[:, None], scores, -np.inf))
     mixed = (scores / scores.sum(axis=-1, keepdims=True)) @ value
     x = x + linear(mixed.transpose(0, 2, 1, 3).reshape(x.shape), "h_._0/attn/c_proj")
     x = x + linear(gelu(linear(norm(x, "h_._0/ln_2"), "h_._0/mlp/c_fc")), "h_._0/mlp/c_proj")
@@ -154,8 +154,8 @@ def gpt2_sums(weights: dict[str, np.ndarray], batch: dict[str, np.ndarray], size
     loss = hits = targets = 0
     for row, ids in enumerate(batch["input_ids"]):
         for column in range(1, LENGTH):
-            same = batch["segment_ids"][row, column] == batch["segment_ids"][row, column - 1]
-            if batch["attention_mask"][row, column] and same:
+            same_document = batch["segment_ids"][row, column] == batch["segment_ids"][row, column - 1]
+            if batch["attention_mask"][row, column] and same_document:
                 loss -= log_probabilities[row, column - 1, ids[column]]
                 hits += int(log_probabilities[row, column - 1].argmax() == ids[column])
                 targets += 1
@@ -174,35 +174,37 @@ def test_loss_and_gradient_equal_those_of_a_gpt2_in_numpy(vocabulary: Vocabulary
         return sums, [tf.convert_to_tensor(g) for g in tape.gradient(sums.loss, variables)]
 
     sums, gradient = sums_and_gradient()
-    plain = {name: values.numpy() for name, values in batch.items()}
+    numpy_batch = {name: values.numpy() for name, values in batch.items()}
     names = [variable.name.split("transformer/")[1].removesuffix(":0") for variable in variables]
     weights = {
         name: variable.numpy().astype(np.float64) for name, variable in zip(names, variables, strict=True)
     }
-    expected = gpt2_sums(weights, plain, vocabulary.size)
+    expected = gpt2_sums(weights, numpy_batch, vocabulary.size)
     assert (
         int(expected.targets) == 2 * (4 + 6) + 4 + 3
     )  # two documents in a full row; the padded row has 9 tokens
     np.testing.assert_allclose([float(value) for value in sums], expected, rtol=1e-5)
 
     rng = np.random.default_rng(0)
-    for name, found in zip(names, gradient, strict=True):
-        direction = rng.normal(size=found.shape)
+    for name, tensor in zip(names, gradient, strict=True):
+        direction = rng.normal(size=tensor.shape)
         losses = [
-            gpt2_sums(weights | {name: weights[name] + sign * 1e-5 * direction}, plain, vocabulary.size).loss
+            gpt2_sums(
+                weights | {name: weights[name] + sign * 1e-5 * direction}, numpy_batch, vocabulary.size
+            ).loss
             for sign in (1, -1)
         ]
         slope = (losses[0] - losses[1]) / 2e-5
-        assert (found.numpy() * direction).sum() == pytest.approx(slope, rel=1e-4, abs=1e-4), name
+        assert (tensor.numpy() * direction).sum() == pytest.approx(slope, rel=1e-4, abs=1e-4), name
 
 
 def test_in_rows_without_a_mask_the_pad_id_marks_padding(vocabulary: Vocabulary) -> None:
     objective = CausalLanguageModelling(model=model_of("gpt2", vocabulary), max_length=LENGTH)
     batch = {name: values for name, values in batch_of(vocabulary).items() if name != "segment_ids"}
     bare = {name: values for name, values in batch.items() if name != "attention_mask"}
-    masked, found = (objective.sums(b, key=KEY, training=False) for b in (batch, bare))
-    assert int(found.targets) == 11 + 11 + 8
-    np.testing.assert_allclose([float(v) for v in found], [float(v) for v in masked], rtol=1e-5)
+    masked, unmasked = (objective.sums(b, key=KEY, training=False) for b in (batch, bare))
+    assert int(unmasked.targets) == 11 + 11 + 8
+    np.testing.assert_allclose([float(v) for v in unmasked], [float(v) for v in masked], rtol=1e-5)
 
 
 def test_unigram_entropy_counts_every_token(vocabulary: Vocabulary) -> None:

@@ -56,12 +56,12 @@ def actual(
     compiled: bool = True,
 ) -> tuple[float, float, list[np.ndarray]]:
     def call(
-        hidden: tf.Tensor, matrix: tf.Tensor, bias: tf.Tensor
+        hidden_states: tf.Tensor, matrix: tf.Tensor, bias: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
         with tf.GradientTape() as tape:
-            tape.watch([hidden, matrix, bias])
+            tape.watch([hidden_states, matrix, bias])
             loss, hits = cross_entropy_sums(
-                hidden=tf.cast(hidden, dtype),
+                hidden=tf.cast(hidden_states, dtype),
                 output=OutputWeights(matrix, bias),
                 targets=tf.constant(a["targets"], tf.int32),
                 weights=tf.constant(a["weights"], tf.float32),
@@ -71,7 +71,7 @@ def actual(
                 shards=shards,
             )
             doubled = 2 * loss  # so that the factor from outside counts
-        return loss, hits, tape.gradient(doubled, [hidden, matrix, bias])
+        return loss, hits, tape.gradient(doubled, [hidden_states, matrix, bias])
 
     function = tf.function(call, jit_compile=True) if compiled else call
     loss, hits, gradients = function(*(tf.constant(a[n], tf.float32) for n in ("hidden", "matrix", "bias")))
@@ -85,10 +85,10 @@ def actual(
 def test_sums_and_gradients_equal_the_formulas(pieces: int, shards: int, compiled: bool) -> None:
     a = arrays()
     loss, hits, gradients = expected(a)
-    found_loss, found_hits, found = actual(a, pieces=pieces, shards=shards, compiled=compiled)
+    found_loss, found_hits, actual_gradients = actual(a, pieces=pieces, shards=shards, compiled=compiled)
     assert found_loss == pytest.approx(loss, rel=1e-5)
     assert found_hits == hits > 0
-    for gradient, reference in zip(found, gradients, strict=True):
+    for gradient, reference in zip(actual_gradients, gradients, strict=True):
         np.testing.assert_allclose(gradient, reference, rtol=1e-4, atol=1e-5)
 
 
@@ -97,12 +97,12 @@ def test_an_evaluation_in_bfloat16_rounds_only_the_factors() -> None:
     for name in ("hidden", "matrix"):
         a[name] = rounded(a[name])
     loss, hits, gradients = expected(a)
-    found_loss, found_hits, found = actual(a, pieces=2, dtype=tf.bfloat16, training=False)
+    found_loss, found_hits, actual_gradients = actual(a, pieces=2, dtype=tf.bfloat16, training=False)
     # Rounding logits to bfloat16 would cause relative errors of up to 2**-8.
     assert found_loss == pytest.approx(loss, rel=1e-5)
     assert found_hits == hits
     # Evaluations use no gradient.
-    for gradient, reference in zip(found, gradients, strict=True):
+    for gradient, reference in zip(actual_gradients, gradients, strict=True):
         np.testing.assert_allclose(gradient, reference, atol=0.02 * np.abs(reference).max())
 
 
@@ -134,10 +134,10 @@ def test_training_in_bfloat16_uses_the_same_rounded_logits_everywhere(compiled: 
     loss, hits, gradients = expected(a, round_logits=True)
     exact_loss, exact_hits, _ = expected(a)
     assert (exact_loss, exact_hits) != (pytest.approx(loss, rel=1e-4), hits)  # the rounding shows
-    found_loss, found_hits, found = actual(a, pieces=2, dtype=tf.bfloat16, compiled=compiled)
+    found_loss, found_hits, actual_gradients = actual(a, pieces=2, dtype=tf.bfloat16, compiled=compiled)
     assert found_loss == pytest.approx(loss, rel=1e-5)
     assert found_hits == pytest.approx(hits)
-    for gradient, reference in zip(found, gradients, strict=True):
+    for gradient, reference in zip(actual_gradients, gradients, strict=True):
         np.testing.assert_allclose(gradient, reference, atol=0.02 * np.abs(reference).max())
 
 
@@ -168,7 +168,7 @@ def test_no_array_of_all_logits_is_created() -> None:
         specs = [tf.TensorSpec(shape) for shape in ([64, HIDDEN], [IDS, HIDDEN], [IDS])]
         return call.experimental_get_compiler_ir(*specs)(stage="hlo")
 
-    whole = f"f32[64,{IDS}]"
-    assert whole in lowered(1)
-    assert whole not in lowered(4)
+    all_logits = f"f32[64,{IDS}]"
+    assert all_logits in lowered(1)
+    assert all_logits not in lowered(4)
     assert f"f32[16,{IDS}]" in lowered(4)

@@ -38,7 +38,7 @@ def task_of(config: FitConfig, initial: InitialValues | None = None) -> Task:
 
 
 @pytest.fixture
-def all_postponed(monkeypatch: pytest.MonkeyPatch) -> None:
+def postpone_small_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(initial_values, "_LEAST_ELEMENTS", 2)
 
 
@@ -46,7 +46,7 @@ def all_postponed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("objective", "model_type"), [("clm", "gpt2"), ("mlm", "roberta"), ("mlm", "roformer"), ("mlm", "xlm")]
 )
-@pytest.mark.usefixtures("all_postponed")
+@pytest.mark.usefixtures("postpone_small_values")
 def test_postponed_values_are_the_same_bits(objective: ObjectiveName, model_type: str) -> None:
     config = FitConfig(
         output_dir="",
@@ -68,42 +68,42 @@ def test_postponed_values_are_the_same_bits(objective: ObjectiveName, model_type
     random = [name for name, value in expected.items() if np.unique(value).size > 2]
     assert random
     for name, value in expected.items():
-        found = initial.value(postponed[name])
-        assert (found.dtype, found.tobytes()) == (value.dtype, value.tobytes()), name
+        actual = initial.value(postponed[name])
+        assert (actual.dtype, actual.tobytes()) == (value.dtype, value.tobytes()), name
     assert any(not postponed[name].numpy().any() for name in random)  # they have no values of their own
-    other = task_of(replace(config, seed=config.seed + 1))
+    other_seed_task = task_of(replace(config, seed=config.seed + 1))
     assert any(
         variable.numpy().tobytes() != expected[name].tobytes()
-        for name, variable in named_variables(other.state()).items()
+        for name, variable in named_variables(other_seed_task.state()).items()
     )
 
 
-@pytest.mark.usefixtures("all_postponed")
+@pytest.mark.usefixtures("postpone_small_values")
 def test_what_is_assigned_while_values_are_postponed_counts() -> None:
     initial = InitialValues()
     with initial.postponed():
-        zeros, one = (tf.Variable(tf.zeros([4]), name=name) for name in ("zeros", "one"))
-        known = tf.Variable([1.0, 2.0])
-        unknown = tf.Variable(lambda: tf.random.stateless_normal([4], seed=[1, 2]))
-        one.assign(tf.ones([4]))
-        ones = functools.partial(keras.initializers.Ones(), [4], dtype=tf.float32)
-        added = tf.Variable(ones, shape=[4], dtype=tf.float32, name="added")
-        added.assign_add(tf.ones([4]))
+        zeros, assigned = (tf.Variable(tf.zeros([4]), name=name) for name in ("zeros", "one"))
+        constant = tf.Variable([1.0, 2.0])
+        stateless = tf.Variable(lambda: tf.random.stateless_normal([4], seed=[1, 2]))
+        assigned.assign(tf.ones([4]))
+        make_ones = functools.partial(keras.initializers.Ones(), [4], dtype=tf.float32)
+        added_to = tf.Variable(make_ones, shape=[4], dtype=tf.float32, name="added")
+        added_to.assign_add(tf.ones([4]))
         initial.assign(zeros, lambda: np.full([4], 3.0, np.float32))
-        copied = tf.Variable(tf.zeros([4]), name="copied")
-        initial.copy(zeros, to=copied)
-    one.assign_add(tf.ones([4]))
+        copy = tf.Variable(tf.zeros([4]), name="copied")
+        initial.copy(zeros, to=copy)
+    assigned.assign_add(tf.ones([4]))
     assert "assign" not in vars(zeros)
     values = (
         (zeros, [3.0] * 4),
-        (one, [2.0] * 4),
-        (added, [2.0] * 4),
-        (known, [1.0, 2.0]),
-        (copied, [3.0] * 4),
+        (assigned, [2.0] * 4),
+        (added_to, [2.0] * 4),
+        (constant, [1.0, 2.0]),
+        (copy, [3.0] * 4),
     )
     for variable, expected in values:
         np.testing.assert_array_equal(initial.value(variable), expected)
-    np.testing.assert_array_equal(initial.value(unknown), tf.random.stateless_normal([4], seed=[1, 2]))
+    np.testing.assert_array_equal(initial.value(stateless), tf.random.stateless_normal([4], seed=[1, 2]))
     np.testing.assert_array_equal(zeros.numpy(), 0)
     with initial.postponed(), pytest.raises(ValueError, match="two variables are named 'zeros:0'"):
         tf.Variable(tf.zeros([4]), name="zeros")

@@ -31,18 +31,18 @@ def test_every_weight_has_the_standard_deviation_of_pytorch(
         max_length=LENGTH,
         seed=3,
     )
-    found = defaultdict(list)
+    values_by_pattern = defaultdict(list)
     for name, value in pytorch_weights(model.network).items():
-        found[name_pattern(name)].append(value.ravel())
+        values_by_pattern[name_pattern(name)].append(value.ravel())
     expected = EXPECTED[f"{objective} {model_type}"]
-    for name, values in found.items():
+    for name, values in values_by_pattern.items():
         # PyTorch lists tied weights once, under one of their names.
         mean, std = expected[name if name in expected else "lm_head.decoder.weight"]
-        drawn = np.concatenate(values)
-        assert drawn.mean() == pytest.approx(mean, abs=0.02), name
-        drawn = drawn[drawn != 0]  # without the row of the padding token
+        sample = np.concatenate(values)
+        assert sample.mean() == pytest.approx(mean, abs=0.02), name
+        sample = sample[sample != 0]  # without the row of the padding token
         # TensorFlow's classes truncate normal distributions at two standard deviations, which reduces theirs to 0.88.
-        assert 0.82 * std <= (drawn.std() if drawn.size > 1 else 0) <= 1.12 * std, name
+        assert 0.82 * std <= (sample.std() if sample.size > 1 else 0) <= 1.12 * std, name
 
 
 def test_gpt2s_residual_projections_depend_on_the_number_of_layers_and_the_seed() -> None:
@@ -52,10 +52,12 @@ def test_gpt2s_residual_projections_depend_on_the_number_of_layers_and_the_seed(
         return [weight.numpy() for weight in model.network.weights if "c_proj/weight" in weight.name]
 
     for layers in (1, 4):
-        found = projections(layers, 5)
-        assert len(found) == 2 * layers
-        for weight, again, other in zip(found, projections(layers, 5), projections(layers, 6), strict=True):
+        weights = projections(layers, 5)
+        assert len(weights) == 2 * layers
+        for weight, same_seed, other_seed in zip(
+            weights, projections(layers, 5), projections(layers, 6), strict=True
+        ):
             assert weight.std() == pytest.approx(0.02 / np.sqrt(2 * layers), rel=0.03)
-            np.testing.assert_array_equal(weight, again)
-            assert (weight != other).all()
-        assert len({weight.tobytes() for weight in found}) == 2 * layers
+            np.testing.assert_array_equal(weight, same_seed)
+            assert (weight != other_seed).all()
+        assert len({weight.tobytes() for weight in weights}) == 2 * layers

@@ -77,12 +77,12 @@ def test_each_row_has_exactly_its_targets_and_none_is_special_or_padding(
     table = targets_by_length(LENGTH, probability)
     special = np.isin(ids, VOCABULARY.special_ids)
     for row in range(len(ids)):
-        chosen = masked.positions[row][masked.weights[row] > 0]
-        assert len(chosen) == min(table[mask[row].sum()], (mask[row] & ~special[row]).sum())
-        assert len(set(chosen.tolist())) == len(chosen)
-        assert mask[row, chosen].all()
-        assert not special[row, chosen].any()
-        np.testing.assert_array_equal(masked.targets[row][masked.weights[row] > 0], ids[row, chosen])
+        positions = masked.positions[row][masked.weights[row] > 0]
+        assert len(positions) == min(table[mask[row].sum()], (mask[row] & ~special[row]).sum())
+        assert len(set(positions.tolist())) == len(positions)
+        assert mask[row, positions].all()
+        assert not special[row, positions].any()
+        np.testing.assert_array_equal(masked.targets[row][masked.weights[row] > 0], ids[row, positions])
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -90,9 +90,9 @@ def test_only_selected_tokens_change(unit: MaskingUnit) -> None:
     ids, mask = batch(100)
     masked = apply(ids, mask, unit=unit)
     for row in range(len(ids)):
-        chosen = masked.positions[row][masked.weights[row] > 0]
-        others = np.setdiff1d(np.arange(LENGTH), chosen)
-        np.testing.assert_array_equal(masked.input_ids[row, others], ids[row, others])
+        selected = masked.positions[row][masked.weights[row] > 0]
+        unselected = np.setdiff1d(np.arange(LENGTH), selected)
+        np.testing.assert_array_equal(masked.input_ids[row, unselected], ids[row, unselected])
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -100,21 +100,21 @@ def test_eighty_ten_ten_and_random_tokens_are_never_special(unit: MaskingUnit) -
     ids = np.random.default_rng(1).integers(4, 999, size=(4000, LENGTH)).astype(np.int32)
     masked = apply(ids, None, unit=unit)
     assert masked.weights.all()  # rows are full: every place is used
-    seen = np.take_along_axis(masked.input_ids, masked.positions, axis=1).ravel()
+    input_ids = np.take_along_axis(masked.input_ids, masked.positions, axis=1).ravel()
     targets = masked.targets.ravel()
-    n = len(seen)
+    n = len(input_ids)
     assert n == 4000 * 10
-    replaced = seen[(seen != 999) & (seen != targets)]
+    random_ids = input_ids[(input_ids != 999) & (input_ids != targets)]
     for share, expected in (
-        ((seen == 999).mean(), 0.8),
-        (len(replaced) / n, 0.1),
-        ((seen == targets).mean(), 0.1),
+        ((input_ids == 999).mean(), 0.8),
+        (len(random_ids) / n, 0.1),
+        ((input_ids == targets).mean(), 0.1),
     ):
         # All tokens of a span get the same kind of replacement, so there are fewer draws than tokens.
         draws = n if unit != "span" else n / 3
         assert abs(share - expected) < 5 * np.sqrt(expected * (1 - expected) / draws)
-    assert not np.isin(replaced, VOCABULARY.special_ids).any()
-    assert len(np.unique(replaced)) > 950  # of 995: the whole vocabulary is drawn from
+    assert not np.isin(random_ids, VOCABULARY.special_ids).any()
+    assert len(np.unique(random_ids)) > 950  # of 995: the whole vocabulary is drawn from
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -134,9 +134,9 @@ def test_all_positions_are_equally_probable(unit: MaskingUnit) -> None:
 def test_a_rows_masks_do_not_depend_on_its_batch(compiled: bool, unit: MaskingUnit) -> None:
     ids, mask = batch(8)
     row = np.array([3, 1 << 30, 5, 17, 2, 0, 11, 9], np.int32)
-    whole = apply(ids, mask, row=row, unit=unit)
+    batch_result = apply(ids, mask, row=row, unit=unit)
     part = apply(ids[5:1:-1], mask[5:1:-1], row=row[5:1:-1], compiled=compiled, unit=unit)
-    for a, b in zip(whole, part, strict=True):
+    for a, b in zip(batch_result, part, strict=True):
         np.testing.assert_array_equal(a[5:1:-1], b)
 
 
@@ -167,13 +167,13 @@ def test_words_are_selected_as_a_whole() -> None:
     for row, positions in zip(ids, masked.positions, strict=True):
         starts = np.array([column == 1 or row[column] % 2 == 0 for column in range(LENGTH)])
         words = np.split(np.arange(LENGTH), np.flatnonzero(starts)[1:])
-        chosen = set(positions.tolist())
-        parts = [word for word in words if 0 < len(chosen & set(word.tolist())) < len(word)]
+        selected = set(positions.tolist())
+        parts = [word for word in words if 0 < len(selected & set(word.tolist())) < len(word)]
         if parts:  # nothing fitted any more
             assert len(parts) == 1
-            assert all(word[0] in chosen for word in words if len(word) == 1 and word[0] > 0)
+            assert all(word[0] in selected for word in words if len(word) == 1 and word[0] > 0)
             cut += 1
-        sizes += [len(word) for word in words if word[0] in chosen]
+        sizes += [len(word) for word in words if word[0] in selected]
     assert cut < 20
     # Half of all words have one token, a quarter two, …; the remaining slots get words of one token.
     shares = np.bincount(sizes)[1:4] / len(sizes)
@@ -206,24 +206,26 @@ def test_spans_have_geometric_lengths_and_one_kind_of_replacement() -> None:
     masking = Masking(vocabulary=VOCABULARY, max_length=length, probability=0.05, unit="span")
     call = tf.function(masking.__call__)
     masked = call(input_ids=tf.constant(ids), attention_mask=None, row=tf.range(300), key=KEY)
-    found = [part for positions in masked.positions.numpy() for part in runs(positions)]
-    shares = np.bincount([len(part) for part in found], minlength=20)[1:11] / len(found)
+    spans = [part for positions in masked.positions.numpy() for part in runs(positions)]
+    shares = np.bincount([len(part) for part in spans], minlength=20)[1:11] / len(spans)
     # Truncated spans add short lengths, adjacent spans add long ones.
     np.testing.assert_allclose(shares, expected, atol=0.045)
-    seen = masked.input_ids.numpy()
-    lots = [(seen[row, part] == 999) for row, p in enumerate(masked.positions.numpy()) for part in runs(p)]
-    mixed = np.mean([0 < lot.mean() < 1 for lot in lots])
+    input_ids = masked.input_ids.numpy()
+    masks = [
+        (input_ids[row, part] == 999) for row, p in enumerate(masked.positions.numpy()) for part in runs(p)
+    ]
+    mixed = np.mean([0 < mask.mean() < 1 for mask in masks])
     assert mixed < 0.06  # only where two spans touch
-    assert np.mean([lot.all() for lot in lots]) == pytest.approx(0.8, abs=0.05)
+    assert np.mean([mask.all() for mask in masks]) == pytest.approx(0.8, abs=0.05)
 
 
 def test_spans_skip_tokens_that_are_not_maskable() -> None:
     ids = np.random.default_rng(4).integers(4, 999, size=(500, LENGTH)).astype(np.int32)
     ids[:, ::3] = 2
     masked = apply(ids, None, unit="span", probability=0.3)
-    chosen = np.zeros(ids.shape, bool)
-    np.put_along_axis(chosen, masked.positions, masked.weights > 0, axis=1)
-    assert not chosen[:, ::3].any()
-    assert (chosen.sum(axis=1) == 19).all()
-    together = chosen[:, 2:-2:3] & chosen[:, 4::3]
-    assert together.mean() > 0.2  # across a special token
+    selected = np.zeros(ids.shape, bool)
+    np.put_along_axis(selected, masked.positions, masked.weights > 0, axis=1)
+    assert not selected[:, ::3].any()
+    assert (selected.sum(axis=1) == 19).all()
+    spanning = selected[:, 2:-2:3] & selected[:, 4::3]
+    assert spanning.mean() > 0.2  # across a special token

@@ -57,12 +57,12 @@ def test_logits_at_positions_equal_those_of_the_whole_model(model_type: str, voc
     model = model_of(model_type, vocabulary)
     ids, mask = rows(vocabulary)
     positions = np.array([[0, 11, 5], [3, 3, 1], [8, 0, 2], [3, 2, 1]], np.int32)
-    some = model.logits_at(input_ids=ids, attention_mask=mask, positions=positions).numpy()
-    whole = model.network(input_ids=ids, attention_mask=mask).logits.numpy()
-    assert some.shape == (4, 3, 128)
+    logits_at_positions = model.logits_at(input_ids=ids, attention_mask=mask, positions=positions).numpy()
+    all_logits = model.network(input_ids=ids, attention_mask=mask).logits.numpy()
+    assert logits_at_positions.shape == (4, 3, 128)
     np.testing.assert_allclose(
-        some[..., :50],
-        np.take_along_axis(whole, positions[..., None], axis=1)[..., :50],
+        logits_at_positions[..., :50],
+        np.take_along_axis(all_logits, positions[..., None], axis=1)[..., :50],
         rtol=1e-4,
         atol=1e-5,
     )
@@ -86,25 +86,25 @@ def test_roberta_counts_positions_from_the_tokenizers_padding_id(vocabulary: Voc
     ids, mask = rows(model.vocabulary)
     assert model.network.config.max_position_embeddings == LENGTH + pad_id + 1
     positions = tf.tile(tf.range(LENGTH)[None], [4, 1])
-    given = {"input_ids": ids, "attention_mask": mask, "positions": positions}
-    implied = model.logits_at(**given).numpy()
-    real = mask.numpy() > 0
-    explicit = model.logits_at(**given, position_ids=positions).numpy()
-    np.testing.assert_allclose(implied[real], explicit[real], rtol=1e-4, atol=1e-5)
-    restarted = model.logits_at(**given, position_ids=positions % 5).numpy()
-    assert np.abs(implied[real] - restarted[real]).max() > 0.01
+    features = {"input_ids": ids, "attention_mask": mask, "positions": positions}
+    implied = model.logits_at(**features).numpy()
+    is_token = mask.numpy() > 0
+    explicit = model.logits_at(**features, position_ids=positions).numpy()
+    np.testing.assert_allclose(implied[is_token], explicit[is_token], rtol=1e-4, atol=1e-5)
+    restarted = model.logits_at(**features, position_ids=positions % 5).numpy()
+    assert np.abs(implied[is_token] - restarted[is_token]).max() > 0.01
 
 
 def test_weights_are_a_function_of_the_seed(vocabulary: Vocabulary) -> None:
     config = ModelConfig(type="roberta", config=SMALL)
-    first, again, other = (
+    first, same_seed, other_seed = (
         LanguageModel.create(
             config, vocabulary=vocabulary, max_length=LENGTH, seed=seed
         ).network.get_weights()
         for seed in (1, 1, 2)
     )
-    assert all((a == b).all() for a, b in zip(first, again, strict=True))
-    assert not all((a == b).all() for a, b in zip(first, other, strict=True))
+    assert all((a == b).all() for a, b in zip(first, same_seed, strict=True))
+    assert not all((a == b).all() for a, b in zip(first, other_seed, strict=True))
 
 
 def test_the_output_bias_is_set_to_log_frequencies(vocabulary: Vocabulary) -> None:
@@ -231,9 +231,9 @@ MISTRAL_5: dict[str, Any] = {
 def test_rotary_positions_of_transformers_5_are_read(vocabulary: Vocabulary, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(MISTRAL_5))
     config = resolve_init_from(ModelConfig(init_from=str(tmp_path)))
-    found = network_config(config, objective="clm", vocabulary=vocabulary, max_length=LENGTH)
-    assert found.rope_theta == 500
-    assert found.hidden_size == 32
+    actual = network_config(config, objective="clm", vocabulary=vocabulary, max_length=LENGTH)
+    assert actual.rope_theta == 500
+    assert actual.hidden_size == 32
 
 
 @pytest.mark.parametrize(
@@ -259,8 +259,8 @@ def test_published_debertas_can_be_configured(vocabulary: Vocabulary) -> None:
     # transformers reads these values without declaring them.
     values = {"position_buckets": 256, "norm_rel_ebd": "layer_norm", "share_att_key": True}
     config = ModelConfig(type="deberta-v2", config=SMALL | values)
-    found = network_config(config, objective="mlm", vocabulary=vocabulary, max_length=LENGTH)
-    assert found.to_dict().items() >= values.items()
+    actual = network_config(config, objective="mlm", vocabulary=vocabulary, max_length=LENGTH)
+    assert actual.to_dict().items() >= values.items()
 
 
 ROBERTA: dict[str, Any] = {"model_type": "roberta", "vocab_size": 50, **SMALL}
@@ -335,11 +335,11 @@ def test_an_exported_model_names_one_class(tmp_path: Path, architectures: Any) -
 
 @pytest.mark.parametrize("model_type", sorted(CONFIG_VALUES))
 def test_the_defaults_of_each_model_type_are_valid(model_type: str) -> None:
-    own = CONFIG_MAPPING[model_type]()
+    defaults = CONFIG_MAPPING[model_type]()
     for name in CONFIG_VALUES[model_type]:
-        value = getattr(own, name, None)
+        value = getattr(defaults, name, None)
         assert value is None or value_error(name, value, value) is None, name
-    assert heads_error(own) is None
+    assert heads_error(defaults) is None
 
 
 @pytest.mark.parametrize("model_type", ["xlm", "flaubert"])

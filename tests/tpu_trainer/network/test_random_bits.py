@@ -27,9 +27,11 @@ def test_threefry_gives_the_known_answers_of_random123(
 
 def test_the_bits_of_a_counter_do_not_depend_on_the_array() -> None:
     counters = np.arange(5, dtype=np.uint32)
-    together = threefry2x32((1, 2), (counters, 9))
-    alone = [threefry2x32((1, 2), (int(counter), 9)) for counter in counters]
-    np.testing.assert_array_equal(np.stack(together), np.array([[int(a), int(b)] for a, b in alone]).T)
+    array_bits = threefry2x32((1, 2), (counters, 9))
+    single_bits = [threefry2x32((1, 2), (int(counter), 9)) for counter in counters]
+    np.testing.assert_array_equal(
+        np.stack(array_bits), np.array([[int(a), int(b)] for a, b in single_bits]).T
+    )
 
 
 def test_step_keys_differ_by_seed_purpose_and_step() -> None:
@@ -53,19 +55,19 @@ def test_lines_of_bits_look_random(compiled: bool) -> None:
     assert bits.shape == (lines, length)
     spread = 0.5 / np.sqrt(bits.size)
     for place in range(32):
-        ones = (bits >> np.uint32(place)) & 1
-        assert abs(ones.mean() - 0.5) < 5 * spread
+        bit_values = (bits >> np.uint32(place)) & 1
+        assert abs(bit_values.mean() - 0.5) < 5 * spread
         # Pairs of adjacent and of more distant elements of a line, and of the same elements in adjacent lines.
         for axis, shift in ((1, 1), (1, 2), (1, 64), (1, 255), (0, 1)):
-            assert abs((ones ^ np.roll(ones, shift, axis=axis)).mean() - 0.5) < 5 * spread
+            assert abs((bit_values ^ np.roll(bit_values, shift, axis=axis)).mean() - 0.5) < 5 * spread
     for shift in (0, 8, 16, 24):
         count = np.bincount(((bits >> np.uint32(shift)) & 255).ravel(), minlength=256)
         expected = bits.size / 256
         # 255 degrees of freedom: mean 255, standard deviation 22.6.
         assert abs(((count - expected) ** 2 / expected).sum() - 255) < 5 * 22.6
     # The number of elements below 0.1 has a binomial distribution over lines.
-    dropped = (bits < 2**32 // 10).sum(axis=1)
-    assert dropped.var() / (length * 0.09) == pytest.approx(1, abs=0.12)
+    drop_counts = (bits < 2**32 // 10).sum(axis=1)
+    assert drop_counts.var() / (length * 0.09) == pytest.approx(1, abs=0.12)
     assert len(np.unique(bits)) > bits.size * (
         1 - 2 * bits.size / 2**33
     )  # as many twice as birthdays explain

@@ -57,20 +57,20 @@ def test_the_result_is_nearer_to_float64_and_its_gradient_is_right() -> None:
     weights = tf.cast(tf.constant(rng.normal(size=(64, 512))), tf.bfloat16)
 
     def error(function: Callable[[tf.Tensor], tf.Tensor]) -> tuple[float, float]:
-        exact = tf.cast(scores, tf.float64)
-        found = []
-        for values, softmax in ((scores, function), (exact, tf.nn.softmax)):
+        float64_scores = tf.cast(scores, tf.float64)
+        results = []
+        for values, softmax in ((scores, function), (float64_scores, tf.nn.softmax)):
             with tf.GradientTape() as tape:
                 tape.watch(values)
                 output = tf.function(softmax, jit_compile=values.dtype == tf.bfloat16)(values)
             gradient = tape.gradient(output, values, tf.cast(weights, output.dtype))
-            found.append([np.asarray(tf.cast(x, tf.float64)) for x in (output, gradient)])
-        return tuple(float(np.linalg.norm(a - b) / np.linalg.norm(b)) for a, b in zip(*found, strict=True))
+            results.append([np.asarray(tf.cast(x, tf.float64)) for x in (output, gradient)])
+        return tuple(float(np.linalg.norm(a - b) / np.linalg.norm(b)) for a, b in zip(*results, strict=True))
 
-    ours, theirs = error(float32_softmax), error(stable_softmax)
-    assert ours[0] < 0.002  # what is left is the rounding of the result to bfloat16
-    assert ours[0] < theirs[0]
-    assert ours[1] < min(0.004, theirs[1])
+    trainer_errors, stable_errors = error(float32_softmax), error(stable_softmax)
+    assert trainer_errors[0] < 0.002  # what is left is the rounding of the result to bfloat16
+    assert trainer_errors[0] < stable_errors[0]
+    assert trainer_errors[1] < min(0.004, stable_errors[1])
 
 
 def test_recomputed_attention_has_its_softmax_in_float32() -> None:

@@ -92,21 +92,21 @@ def test_names_do_not_depend_on_other_models_in_the_process(tmp_path: Path) -> N
     checkpoints = Checkpoints(str(tmp_path))
     save(checkpoints, 1, first)
     checkpoints.restore(1, **second)
-    written, read = snapshot(first), snapshot(second)
-    assert written.keys() == read.keys()
-    assert "optimizer/m/dense/kernel" in written
-    assert all((written[name] == read[name]).all() for name in written)
+    first_state, second_state = snapshot(first), snapshot(second)
+    assert first_state.keys() == second_state.keys()
+    assert "optimizer/m/dense/kernel" in first_state
+    assert all((first_state[name] == second_state[name]).all() for name in first_state)
 
 
 def test_a_checkpoint_of_another_model_is_an_error(tmp_path: Path) -> None:
     checkpoints = Checkpoints(str(tmp_path))
     save(checkpoints, 1, {"value": tf.Variable([1.0, 2.0])})
-    for other, message in (
+    for arguments, message in (
         ({"value": tf.Variable([1.0, 2.0, 3.0])}, r"shape \[2\] there and \[3\] here"),
         ({"other": tf.Variable(1.0)}, r"'other/Variable' has shape None there"),
     ):
         with pytest.raises(UsageError, match=message):
-            checkpoints.restore(1, **other)
+            checkpoints.restore(1, **arguments)
 
 
 DAMAGE: dict[str, tuple[str, Callable[[bytes], bytes | None]]] = {
@@ -177,20 +177,20 @@ def test_checkpoints_that_a_running_fit_removes_are_not_damaged(
     folder: str, keep: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     state = {"value": tf.Variable(1.0)}
-    running = Checkpoints(folder, keep=keep)
+    running_checkpoints = Checkpoints(folder, keep=keep)
     for step in (1, 2):
-        save(running, step, state)
+        save(running_checkpoints, step, state)
     list_checksums = files.list_checksums
     steps = iter([3, 4])
 
-    def meanwhile(*arguments: Any) -> dict[str, files.FileInfo]:
+    def save_and_list(*arguments: Any) -> dict[str, files.FileInfo]:
         for step in steps:
             monkeypatch.setattr(files, "list_checksums", list_checksums)
-            save(running, step, state)
-            monkeypatch.setattr(files, "list_checksums", meanwhile)
+            save(running_checkpoints, step, state)
+            monkeypatch.setattr(files, "list_checksums", save_and_list)
         return list_checksums(*arguments)
 
-    monkeypatch.setattr(files, "list_checksums", meanwhile)
+    monkeypatch.setattr(files, "list_checksums", save_and_list)
     assert Checkpoints(folder).latest() == 4
     assert caplog.text == ""
 
@@ -201,10 +201,10 @@ def test_any_changed_bit_of_the_marker_is_noticed(tmp_path: Path) -> None:
     data = (tmp_path / "step-00000001" / "complete.json").read_bytes()
     Marker.parse(data.decode(), step=1)
     for bit in range(8 * len(data)):
-        changed = bytearray(data)
-        changed[bit // 8] ^= 1 << bit % 8
+        damaged_data = bytearray(data)
+        damaged_data[bit // 8] ^= 1 << bit % 8
         with pytest.raises(ValueError):
-            Marker.parse(bytes(changed).decode(), step=1)
+            Marker.parse(bytes(damaged_data).decode(), step=1)
 
 
 def test_a_run_without_checkpoints_is_an_error(tmp_path: Path) -> None:
@@ -217,13 +217,13 @@ class SlowCheckpoints(Checkpoints):
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder, keep=9)
-        self.go = threading.Event()
+        self.may_save = threading.Event()
         self.in_flight = self.most_in_flight = 0
 
     def write(self, *args: Any, **kwargs: Any) -> None:
         self.in_flight += 1
         self.most_in_flight = max(self.in_flight, self.most_in_flight)
-        assert self.go.wait(60)
+        assert self.may_save.wait(60)
         super().write(*args, **kwargs)
         self.in_flight -= 1
 
@@ -240,7 +240,7 @@ def test_the_state_can_change_while_it_is_written(tmp_path: Path) -> None:
     value.assign([8.0, 9.0])
     assert saver.busy
     assert checkpoints.steps() == []
-    threading.Timer(0.2, checkpoints.go.set).start()
+    threading.Timer(0.2, checkpoints.may_save.set).start()
     saver.save(2, state, metadata={})  # waits for the first
     assert checkpoints.steps() == [1]
     saver.wait()
@@ -262,11 +262,11 @@ def test_a_failed_save_is_reported_and_leaves_nothing(
     saver.save(1, lambda: snapshot(state), metadata={})
     saver.wait()
 
-    def full(*args: Any, **kwargs: Any) -> None:
+    def raise_disk_full(*args: Any, **kwargs: Any) -> None:
         raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(tf.raw_ops, "SaveV2", full)
+        patch.setattr(tf.raw_ops, "SaveV2", raise_disk_full)
         saver.save(2, lambda: snapshot(state), metadata={})
         saver.wait()
     assert saver.failed
@@ -282,13 +282,13 @@ def test_a_failed_save_is_reported_and_leaves_nothing(
 def test_an_error_that_is_no_write_error_is_raised_in_the_training_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def broken(*args: Any, **kwargs: Any) -> None:
+    def raise_error(*args: Any, **kwargs: Any) -> None:
         raise error
 
     checkpoints = Checkpoints(str(tmp_path), keep=1)
     saver = BackgroundSaver(checkpoints, report=lambda step, message: pytest.fail(message))
     with monkeypatch.context() as patch:
-        patch.setattr(Checkpoints, "write", broken)
+        patch.setattr(Checkpoints, "write", raise_error)
         saver.save(1, dict, metadata={})
         with pytest.raises(type(error), match=str(error)):
             saver.wait()

@@ -42,13 +42,13 @@ def test_losses_are_drawn_to_scale_and_named() -> None:
 def test_labels_do_not_overlap() -> None:
     records = [{"step": 1, "loss": 5.0}, {"step": 9, "loss": 5.001}, {"step": 9, "eval": {"loss": 5.002}}]
     picture = loss_picture(records, title="", baselines={"unigram entropy": 5.0, "bigram entropy": 5.001})
-    named = [
+    label_heights = [
         float(text.attrib["y"])
         for text in ElementTree.fromstring(picture).iter(f"{SVG}text")
         if text.text and text.text.startswith(("training", "validation", "unigram", "bigram"))
     ]
-    assert len(named) == 4
-    assert all(later - earlier >= 15 for earlier, later in itertools.pairwise(sorted(named)))
+    assert len(label_heights) == 4
+    assert all(lower - upper >= 15 for upper, lower in itertools.pairwise(sorted(label_heights)))
 
 
 def test_long_and_empty_runs_are_drawn() -> None:

@@ -17,12 +17,12 @@ from tpu_trainer.support.errors import UsageError
 
 def events(folder: Path) -> list[tuple[str, int, float]]:
     """(name, step, value) of every scalar in TensorBoard's files."""
-    found = []
+    logged_events = []
     for path in sorted(folder.glob("events.out.tfevents.*")):
         for event in tf.compat.v1.train.summary_iterator(str(path)):
             for value in event.summary.value:
-                found.append((value.tag, event.step, float(tf.make_ndarray(value.tensor))))
-    return found
+                logged_events.append((value.tag, event.step, float(tf.make_ndarray(value.tensor))))
+    return logged_events
 
 
 @pytest.fixture
@@ -125,10 +125,10 @@ def test_records_that_a_full_disk_rejects_are_written_later(
 def test_a_disk_that_is_full_at_the_start_does_not_end_training(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def full(path: str) -> None:
+    def raise_disk_full(path: str) -> None:
         raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
 
-    monkeypatch.setattr(tf.summary, "create_file_writer", full)
+    monkeypatch.setattr(tf.summary, "create_file_writer", raise_disk_full)
     log = MetricsLog(folder, last_step=0, tensorboard=True)
     log.append({"step": 1, "loss": 1.0})
     log.close()

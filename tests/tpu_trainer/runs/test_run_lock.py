@@ -35,7 +35,7 @@ os._exit(9)
 """
 
 
-def never(seconds: float) -> None:
+def fail_to_wait(seconds: float) -> None:
     raise AssertionError("must not wait")
 
 
@@ -46,9 +46,9 @@ def test_a_second_fit_ends_with_status_2_and_changes_nothing(
     with held(FolderLock(str(run))):
         before = [(path.name, path.read_bytes()) for path in run.iterdir()]
         assert run_verb(*fit_arguments(dataset, run, {})) == ExitStatus.USAGE
-        told = capsys.readouterr().err
-        assert f"another `fit` (process {os.getpid()} on " in told
-        assert "wait until it ends" in told
+        stderr = capsys.readouterr().err
+        assert f"another `fit` (process {os.getpid()} on " in stderr
+        assert "wait until it ends" in stderr
         assert [(path.name, path.read_bytes()) for path in run.iterdir()] == before
     assert not run.exists()
 
@@ -56,7 +56,7 @@ def test_a_second_fit_ends_with_status_2_and_changes_nothing(
 def test_a_killed_process_leaves_no_lock_behind(tmp_path: Path) -> None:
     assert subprocess.run([sys.executable, "-c", KILLED, tmp_path], check=False).returncode == 9
     assert (tmp_path / "run.lock").exists()
-    with held(FolderLock(str(tmp_path), sleep=never)):
+    with held(FolderLock(str(tmp_path), sleep=fail_to_wait)):
         pass
     assert list(tmp_path.iterdir()) == []
 
@@ -68,32 +68,32 @@ def test_a_file_system_that_does_not_share_flock_between_machines(
     """The other machine's process counts as alive while it renews the file, or until it removes it."""
     if not flock:
 
-        def missing(*arguments: Any) -> None:
+        def raise_not_implemented(*arguments: Any) -> None:
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
-        monkeypatch.setattr(fcntl, "flock", missing)
-    other = FolderLock(str(tmp_path), sleep=never)
+        monkeypatch.setattr(fcntl, "flock", raise_not_implemented)
+    other_lock = FolderLock(str(tmp_path), sleep=fail_to_wait)
     monkeypatch.setattr(run_lock, "_boot_id", lambda: "this machine")
 
-    def behind_other(sleep: Callable[[float], Any]) -> FolderLock:
-        other.acquire()
-        fcntl.flock(other._file, fcntl.LOCK_UN) if flock else None
+    def lock_behind_other(sleep: Callable[[float], Any]) -> FolderLock:
+        other_lock.acquire()
+        fcntl.flock(other_lock._file, fcntl.LOCK_UN) if flock else None
         return FolderLock(str(tmp_path), sleep=sleep)
 
     with pytest.raises(UsageError, match="another `fit`"):
-        behind_other(lambda seconds: other.renew()).acquire()
-    other.release()
-    lock = behind_other(lambda seconds: other.release())
+        lock_behind_other(lambda seconds: other_lock.renew()).acquire()
+    other_lock.release()
+    lock = lock_behind_other(lambda seconds: other_lock.release())
     lock.acquire()
     lock.release()
     waits: list[float] = []
-    lock = behind_other(waits.append)
+    lock = lock_behind_other(waits.append)
     lock.acquire()
     assert sum(waits) == 60
     lock.renew()
     with pytest.raises(LostLockError):
-        other.renew()
-    other.release()
+        other_lock.renew()
+    other_lock.release()
     lock.renew()
     lock.release()
 
@@ -114,7 +114,7 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         FolderLock(f"{tmp_path}/file/run").acquire()
 
 
-def lease(gcs: Gcs, sleep: Callable[[float], Any] = never) -> RunLease:
+def lease(gcs: Gcs, sleep: Callable[[float], Any] = fail_to_wait) -> RunLease:
     return RunLease(URL, Objects(AnonymousCredentials(), gcs.url), sleep=sleep)
 
 

@@ -34,14 +34,14 @@ def test_the_average_follows_its_formula(vocabulary: Vocabulary, devices: int) -
         step(batch_of(12, seed=update))
         decay = min(0.3, (1 + update) / (10 + update))
         expected = [decay * e + (1 - decay) * w for e, w in zip(expected, values(task.network), strict=True)]
-    last = values(task.network)
-    for found, mean in zip(values(task.average.network), expected, strict=True):
-        np.testing.assert_allclose(found, mean, rtol=1e-4, atol=1e-6)
+    trained = values(task.network)
+    for actual, mean in zip(values(task.average.network), expected, strict=True):
+        np.testing.assert_allclose(actual, mean, rtol=1e-4, atol=1e-6)
     with task.average.in_place():
-        for found, mean in zip(values(task.network), expected, strict=True):
-            np.testing.assert_allclose(found, mean, rtol=1e-4, atol=1e-6)
-    for found, weight in zip(values(task.network), last, strict=True):
-        np.testing.assert_array_equal(found, weight)
+        for actual, mean in zip(values(task.network), expected, strict=True):
+            np.testing.assert_allclose(actual, mean, rtol=1e-4, atol=1e-6)
+    for actual, weight in zip(values(task.network), trained, strict=True):
+        np.testing.assert_array_equal(actual, weight)
     assert task.state()["average"] is task.average.network
 
 

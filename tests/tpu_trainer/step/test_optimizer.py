@@ -48,10 +48,10 @@ def test_updates_follow_the_formula_of_pytorchs_adamw(beta1: float, beta2: float
 def test_the_names_in_checkpoints_are_those_of_keras_adamw() -> None:
     variable = tf.Variable(tf.zeros(2), name="dense/kernel")
     schedule = Schedule(ScheduleConfig(), peak=0.01, steps=10)
-    own = build_optimizer(OptimizerConfig(), schedule, variables=[variable])
+    optimizer = build_optimizer(OptimizerConfig(), schedule, variables=[variable])
     kerass = keras.optimizers.AdamW(schedule)
     kerass.build([variable])
-    assert [each.name for each in own.variables] == [each.name for each in kerass.variables]
+    assert [each.name for each in optimizer.variables] == [each.name for each in kerass.variables]
 
 
 def test_biases_and_norms_do_not_decay(vocabulary: Vocabulary) -> None:
@@ -59,8 +59,8 @@ def test_biases_and_norms_do_not_decay(vocabulary: Vocabulary) -> None:
     config = ModelConfig(type="roberta", config=sizes)
     network = LanguageModel.create(config, vocabulary=vocabulary, max_length=8, seed=0).network
     decayed = {variable.name for variable in network.trainable_variables if decays(variable)}
-    others = {variable.name for variable in network.trainable_variables} - decayed
-    assert all(name.endswith(("bias:0", "beta:0", "gamma:0")) for name in others)
+    undecayed = {variable.name for variable in network.trainable_variables} - decayed
+    assert all(name.endswith(("bias:0", "beta:0", "gamma:0")) for name in undecayed)
     assert not any(name.endswith(("bias:0", "beta:0", "gamma:0")) for name in decayed)
     assert len(decayed) == 10  # three embeddings, six kernels of a layer, the head's
 

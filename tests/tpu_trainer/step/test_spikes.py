@@ -21,30 +21,30 @@ def spikes(losses: np.ndarray, deviations: float = 6.0) -> list[int]:
     return [index for index, loss in enumerate(losses) if bool(is_spike(tf.constant(loss, tf.float32)))]
 
 
-def usual(count: int) -> np.ndarray:
+def usual_losses(count: int) -> np.ndarray:
     """Losses that fall from 9 to 4 with some noise."""
     noise = np.random.default_rng(0).normal(scale=0.05, size=count)
     return 4 + 5 * np.exp(-np.arange(count) / 100) + noise
 
 
 def test_exactly_the_spikes_are_found() -> None:
-    losses = usual(1000)
+    losses = usual_losses(1000)
     assert spikes(losses) == []
     losses[[50, 400, 401, 900]] += 3  # the first comes before there is anything to compare with
     assert spikes(losses) == [400, 401, 900]
 
 
 def test_a_permanently_higher_loss_becomes_normal() -> None:
-    losses = usual(1000)
+    losses = usual_losses(1000)
     losses[500:] += 2
-    found = spikes(losses)
-    assert found[0] == 500
-    assert 1 < len(found) < 64
+    spike_steps = spikes(losses)
+    assert spike_steps[0] == 500
+    assert 1 < len(spike_steps) < 64
 
 
 def test_the_mean_and_the_variance_are_those_of_the_losses() -> None:
     guard = SpikeGuard(6.0)
-    losses = usual(60).astype(np.float32)
+    losses = usual_losses(60).astype(np.float32)
     for loss in losses:
         guard.is_spike(tf.constant(loss))
     np.testing.assert_allclose(guard.state.numpy(), [60, losses.mean(), losses.var()], rtol=1e-4)
@@ -71,11 +71,11 @@ def test_a_spikes_update_is_skipped_on_every_device(vocabulary: Vocabulary, devi
     assert any((a != b).any() for a, b in zip(start, before, strict=True))
     task._spikes.state.assign([1000.0, 0.1, 1e-4])  # a history of losses of 0.1, in which any loss is a spike
     step(batch_of(12, seed=6))
-    for earlier, later in zip(before, variables(), strict=True):
-        np.testing.assert_array_equal(earlier, later)
+    for value_before, value in zip(before, variables(), strict=True):
+        np.testing.assert_array_equal(value_before, value)
     assert int(task.optimizer.iterations.numpy()) == 2
-    running = RunningSums(*task.running.numpy())
-    assert (running.steps, running.skipped) == (2, 1)
+    sums = RunningSums(*task.running.numpy())
+    assert (sums.steps, sums.skipped) == (2, 1)
     task._spikes.state.assign([1000.0, 4.0, 100.0])
     step(batch_of(12, seed=6))
     assert any((a != b).any() for a, b in zip(before, variables(), strict=True))

@@ -84,16 +84,16 @@ def numpy_sums(task: Task, vocabulary: Vocabulary, batch: dict[str, tf.Tensor], 
     logits = task.network(input_ids=masked.input_ids, attention_mask=batch["attention_mask"]).logits.numpy()
     logits = logits[..., :50].astype(np.float64)
     log_probabilities = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
-    loss = correct = targets = 0.0
+    loss = hits = targets = 0.0
     for row, (positions, expected, weights) in enumerate(
         zip(masked.positions.numpy(), masked.targets.numpy(), masked.weights.numpy(), strict=True)
     ):
         for position, target, weight in zip(positions, expected, weights, strict=True):
             if weight:
                 loss -= log_probabilities[row, position, target]
-                correct += int(log_probabilities[row, position].argmax() == target)
+                hits += int(log_probabilities[row, position].argmax() == target)
                 targets += 1
-    return Sums(loss, correct, targets, float(batch["attention_mask"].numpy().sum()))
+    return Sums(loss, hits, targets, float(batch["attention_mask"].numpy().sum()))
 
 
 def test_sums_are_those_of_plain_numpy(vocabulary: Vocabulary) -> None:
@@ -140,9 +140,11 @@ def train(task: Task, dataset: Path, strategy: tf.distribute.Strategy, steps: in
 
 
 def test_two_devices_learn_what_one_learns(dataset: Path, vocabulary: Vocabulary) -> None:
-    alone, both = tf.distribute.get_strategy(), tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    tasks = [task_of(vocabulary, strategy=strategy) for strategy in (alone, both)]
-    losses = [train(task, dataset, strategy, 4) for task, strategy in zip(tasks, (alone, both), strict=True)]
+    single, mirrored = tf.distribute.get_strategy(), tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    tasks = [task_of(vocabulary, strategy=strategy) for strategy in (single, mirrored)]
+    losses = [
+        train(task, dataset, strategy, 4) for task, strategy in zip(tasks, (single, mirrored), strict=True)
+    ]
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
     assert losses[0][0] != losses[0][1]
     figures = [
@@ -153,7 +155,7 @@ def test_two_devices_learn_what_one_learns(dataset: Path, vocabulary: Vocabulary
             batch_size=10,
             batch_size_option="batch_size",
         ).run()
-        for task, strategy in zip(tasks, (alone, both), strict=True)
+        for task, strategy in zip(tasks, (single, mirrored), strict=True)
     ]
     assert figures[0].loss == pytest.approx(figures[1].loss, rel=1e-5)
     assert figures[0].targets == figures[1].targets
@@ -174,10 +176,10 @@ def test_evaluation_does_not_depend_on_batch_size(dataset: Path, vocabulary: Voc
     assert {f.rows for f in figures} == {67}
     # 66 full rows of 16 tokens and one of 8, with 14 and 7 that can be chosen: 0.3 · 16 and 0.3 · 8.
     assert {f.targets for f in figures} == {66 * 5 + 2}
-    for other in figures[1:]:
+    for result in figures[1:]:
         # Sums have another order, and the rank of equally likely tokens depends on rounding.
-        assert other.loss == pytest.approx(figures[0].loss, rel=1e-6)
-        assert other.accuracy == pytest.approx(figures[0].accuracy, abs=1.5 / figures[0].targets)
+        assert result.loss == pytest.approx(figures[0].loss, rel=1e-6)
+        assert result.accuracy == pytest.approx(figures[0].accuracy, abs=1.5 / figures[0].targets)
     assert figures[0].perplexity == pytest.approx(np.exp(figures[0].loss))
 
 
@@ -197,10 +199,12 @@ def test_clipping_bounds_the_gradient_that_the_optimizer_sees(vocabulary: Vocabu
     for clip in (None, 0.01):
         config = config_of()
         task = task_of(vocabulary, replace(config, optimizer=replace(config.optimizer, clip_norm=clip)))
-        seen: list[tf.Tensor] = []
-        task.optimizer.apply_gradients = lambda pairs, seen=seen, **_: seen.extend(g for g, _ in pairs)
+        gradients: list[tf.Tensor] = []
+        task.optimizer.apply_gradients = lambda pairs, gradients=gradients, **_: gradients.extend(
+            g for g, _ in pairs
+        )
         replica_step(task, batch_of(12))
-        norms[clip] = float(tf.linalg.global_norm(seen))
+        norms[clip] = float(tf.linalg.global_norm(gradients))
     assert norms[None] > 0.1
     assert norms[0.01] == pytest.approx(0.01, rel=1e-4)
 

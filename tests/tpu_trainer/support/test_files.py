@@ -50,9 +50,9 @@ def test_copies(root: str, tmp_path: Path) -> None:
     files.copy_tree(files.join(root, "from"), str(tmp_path / "to"))
     assert (tmp_path / "to" / "one").read_text() == "1"
     assert (tmp_path / "to" / "deep" / "two").read_text() == "2"
-    with files.local_copy(files.join(root, "from")) as local:
-        assert (Path(local) / "deep" / "two").read_text() == "2"
-    assert Path(local).exists() == (not files.is_url(root))
+    with files.local_copy(files.join(root, "from")) as copy:
+        assert (Path(copy) / "deep" / "two").read_text() == "2"
+    assert Path(copy).exists() == (not files.is_url(root))
 
 
 def test_urls_have_no_parent_components() -> None:

@@ -114,8 +114,8 @@ ENTRY %main (weights: f32[514,768]) -> f32[136,768] {{
 }}
 """
     )
-    (begun,) = [each for each, _ in module.executed() if each.name == "begun"]
-    size = module.traffic(begun)
+    (instruction,) = [each for each, _ in module.executed() if each.name == "begun"]
+    size = module.traffic(instruction)
     assert size.hbm == pytest.approx(4 * 136 * 768, abs=4)  # and a flag
     assert size.total == pytest.approx(2 * 4 * 136 * 768, abs=8)
 
@@ -208,23 +208,23 @@ kind=kOutput, output_to_operand_aliasing={{1}: (0, {}), {2}: (1, {}), {3}: (2, {
 def test_an_asynchronous_collective_counts_once() -> None:
     module = HloModule.parse(ASYNCHRONOUS)
     assert [loop.trips for loop in module.loops()] == [2]
-    found = {each.kind: (each.count, each.bytes, each.sent) for each in collectives(module)}
-    whole = 4 * 32 * 8
-    assert found == {
+    figures = {each.kind: (each.count, each.bytes, each.sent) for each in collectives(module)}
+    array_bytes = 4 * 32 * 8
+    assert figures == {
         "all-gather": (1, 2 * 32 * 8, 2 * 32 * 8 * 7 // 8),
-        "reduce-scatter": (2, 2 * whole, 2 * whole * 3 // 4),
-        "all-reduce": (1, whole, whole),  # among two devices
+        "reduce-scatter": (2, 2 * array_bytes, 2 * array_bytes * 3 // 4),
+        "all-reduce": (1, array_bytes, array_bytes),  # among two devices
         "collective-permute": (2, 2 * 2 * 2 * 8, 2 * 2 * 2 * 8),
     }
 
 
 def test_an_overlapping_collective_reads_and_writes_its_arrays_once() -> None:
     module = HloModule.parse(ASYNCHRONOUS)
-    moved = {each.name: module.traffic(each).hbm for each, _ in module.executed()}
-    part, whole, product = 2 * 4 * 8, 2 * 32 * 8, 2 * 64 * 8
-    assert moved["begun"] == whole
-    assert moved["overlapping"] == 2 * product
-    assert moved["ended"] == part
+    bytes_by_name = {each.name: module.traffic(each).hbm for each, _ in module.executed()}
+    part, whole_bytes, product = 2 * 4 * 8, 2 * 32 * 8, 2 * 64 * 8
+    assert bytes_by_name["begun"] == whole_bytes
+    assert bytes_by_name["overlapping"] == 2 * product
+    assert bytes_by_name["ended"] == part
 
 
 @pytest.mark.parametrize(
@@ -261,13 +261,13 @@ ENTRY %main (p: bf16[4,8]) -> bf16[32,8] {{
 }}
 """
     )
-    (found,) = collectives(module)
-    assert (found.kind, found.count, found.bytes) == ("all-gather", 1, 2 * 32 * 8)
+    (collective,) = collectives(module)
+    assert (collective.kind, collective.count, collective.bytes) == ("all-gather", 1, 2 * 32 * 8)
     assert sum(module.traffic(each).hbm for each, _ in module.executed()) == 2 * (4 + 32) * 8
 
 
 @pytest.mark.parametrize(
-    ("attributes", "left", "right", "result", "multiplied"),
+    ("attributes", "left_shape", "right_shape", "result", "multiplications"),
     [
         pytest.param("dim_labels=fb_io->bf", [8, 6], [8, 5], [6, 5], 8 * 6 * 5, id="plain"),
         pytest.param(
@@ -289,6 +289,6 @@ ENTRY %main (p: bf16[4,8]) -> bf16[32,8] {{
     ],
 )  # fmt: skip
 def test_flops_of_products_that_are_windows(
-    attributes: str, left: list[int], right: list[int], result: list[int], multiplied: int
+    attributes: str, left_shape: list[int], right_shape: list[int], result: list[int], multiplications: int
 ) -> None:
-    assert convolution_flops(attributes, left, right, result) == 2 * multiplied
+    assert convolution_flops(attributes, left_shape, right_shape, result) == 2 * multiplications

@@ -39,11 +39,11 @@ def test_a_signal_ends_a_compilation_at_once_and_deletes_its_files(tmp_path: Pat
     try:
         assert process.stdout.readline() == "busy\n"
         process.send_signal(number)
-        _, told = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == 128 + number and not dump.exists()
-    assert ("interrupted" in told) == (number == signal.SIGINT)
+    assert ("interrupted" in stderr) == (number == signal.SIGINT)
 
 
 def test_afterwards_signals_are_handled_as_before() -> None:

@@ -74,20 +74,20 @@ class Compiler:
         self.gb_per_row = gb_per_row
         self.overhead = overhead
         self.seed = seed
-        self.full: list[Candidate] = []
+        self.compiled_in_full: list[Candidate] = []
 
     def __call__(self, candidate: Candidate, layers: int | None) -> dict[str, Any]:
         if layers is None:
-            self.full.append(candidate)
+            self.compiled_in_full.append(candidate)
         share = (1 + (LAYERS if layers is None else layers)) / (1 + LAYERS)
         plan = candidate.plan
-        least = least_seconds(candidate, PLANS[plan], FACTS, TOPOLOGY)
+        lower_bounds = least_seconds(candidate, PLANS[plan], FACTS, TOPOLOGY)
         # Something that differs between candidates but depends on nothing else.
         noise = math.sin(crc32(f"{plan.model} {plan.fsdp} {self.seed}".encode())) ** 2
-        seconds = {name: value * (1 + self.overhead * noise) for name, value in least.items()}
+        seconds = {name: value * (1 + self.overhead * noise) for name, value in lower_bounds.items()}
         # Small micro-batches read the weights more often.
         seconds["memory"] += 0.02 * candidate.accumulation
-        needed = share * (PLANS[plan].state + 1e9 * self.gb_per_row * candidate.rows / plan.model)
+        needed_bytes = share * (PLANS[plan].state + 1e9 * self.gb_per_row * candidate.rows / plan.model)
         tokens = candidate.batch_size * 1024
         line = roofline(
             TOPOLOGY,
@@ -98,8 +98,8 @@ class Compiler:
             tokens=tokens,
         )
         report = {
-            "fits": needed <= 16 * 2**30,
-            "hbm": {"needed": needed, "available": 16 * 2**30},
+            "fits": needed_bytes <= 16 * 2**30,
+            "hbm": {"needed": needed_bytes, "available": 16 * 2**30},
             "replica_rows": candidate.rows * candidate.accumulation,
             "replicas": plan.data,
             "max_length": 1024,
@@ -119,7 +119,7 @@ def search(compiler: Any, config: CompileCheckConfig = CONFIG, **changes: Any) -
     return MeshSearch(**values | changes)
 
 
-def everything(compiler: Compiler, config: CompileCheckConfig = CONFIG) -> float:
+def best_of_all(compiler: Compiler, config: CompileCheckConfig = CONFIG) -> float:
     """The most tokens per second of all candidates."""
     reports = [
         compiler(each, None) for plan in PLANS for each in micro_batches(plan, config) if each.rows < 4096
@@ -128,30 +128,34 @@ def everything(compiler: Compiler, config: CompileCheckConfig = CONFIG) -> float
 
 
 def test_plans_have_all_devices_and_follow_the_rules() -> None:
-    possible, refused = PLANS, REFUSED_PLANS
-    assert all(plan.data * plan.model == 8 for plan in possible)
-    assert {plan.model for plan in possible} == {1, 2, 4}
-    assert [(plan.model, reason) for plan, reason in refused.items()] == [
+    possible_plans, refused_plans = PLANS, REFUSED_PLANS
+    assert all(plan.data * plan.model == 8 for plan in possible_plans)
+    assert {plan.model for plan in possible_plans} == {1, 2, 4}
+    assert [(plan.model, reason) for plan, reason in refused_plans.items()] == [
         (8, "mesh.model is 8: it must divide the model's num_attention_heads, 12")
     ]
-    assert {plan.fsdp for plan in possible if plan.model == 2} == set(fsdp_values())
-    both, _ = plans(replace(CONFIG, find_mesh=True, find_gradient_checkpointing=True), FACTS, TOPOLOGY)
-    assert len(both) == 2 * len(possible)
+    assert {plan.fsdp for plan in possible_plans if plan.model == 2} == set(fsdp_values())
+    plans_of_both, _ = plans(
+        replace(CONFIG, find_mesh=True, find_gradient_checkpointing=True), FACTS, TOPOLOGY
+    )
+    assert len(plans_of_both) == 2 * len(possible_plans)
 
 
 def test_state_that_is_too_large_is_refused_without_a_compiler() -> None:
-    large = facts(shapes={f"optimizer/m/h.{layer}/mlp/c_fc/weight": (8192, 32768) for layer in range(20)})
-    possible, refused = plans(CONFIG, large, TOPOLOGY)
-    assert MeshPlan(model=1, data=8, fsdp=True, gradient_checkpointing=False) in possible
-    reason = refused[MeshPlan(model=1, data=8, fsdp=False, gradient_checkpointing=False)]
+    large_facts = facts(
+        shapes={f"optimizer/m/h.{layer}/mlp/c_fc/weight": (8192, 32768) for layer in range(20)}
+    )
+    possible_plans, refused_plans = plans(CONFIG, large_facts, TOPOLOGY)
+    assert MeshPlan(model=1, data=8, fsdp=True, gradient_checkpointing=False) in possible_plans
+    reason = refused_plans[MeshPlan(model=1, data=8, fsdp=False, gradient_checkpointing=False)]
     assert reason == "weights and optimizer need 4.3 GB too much"
 
 
 def test_micro_batches_keep_the_batch_or_are_powers_of_two() -> None:
     plan = MeshPlan(model=2, data=4, fsdp=False, gradient_checkpointing=False)
     config = replace(CONFIG, train=TrainConfig(batch_size=48, accumulation=2))
-    kept = micro_batches(plan, config)
-    assert [(each.rows, each.accumulation) for each in kept] == [
+    candidates = micro_batches(plan, config)
+    assert [(each.rows, each.accumulation) for each in candidates] == [
         (1, 12),
         (2, 6),
         (3, 4),
@@ -159,13 +163,13 @@ def test_micro_batches_keep_the_batch_or_are_powers_of_two() -> None:
         (6, 2),
         (12, 1),
     ]
-    assert {each.batch_size for each in kept} == {48}
-    assert kept[start(kept, config)].accumulation == 2
+    assert {each.batch_size for each in candidates} == {48}
+    assert candidates[start(candidates, config)].accumulation == 2
     free = replace(config, find_mesh=True, find_batch_size=True)
-    found = micro_batches(plan, free)
-    assert [each.rows for each in found[:4]] == [1, 2, 4, 8]
-    assert found[start(found, free)].rows == 16  # two devices share them
-    assert found[0].batch_size == 4 * 2
+    free_candidates = micro_batches(plan, free)
+    assert [each.rows for each in free_candidates[:4]] == [1, 2, 4, 8]
+    assert free_candidates[start(free_candidates, free)].rows == 16  # two devices share them
+    assert free_candidates[0].batch_size == 4 * 2
     assert micro_batches(plan, replace(CONFIG, train=TrainConfig(batch_size=6))) == []
 
 
@@ -180,9 +184,9 @@ def test_bounds() -> None:
     divided = replace(plan, fsdp=True)
     part = least_seconds(replace(candidate, plan=divided), PLANS[divided], FACTS, TOPOLOGY)
     assert part["memory"] == pytest.approx(seconds["memory"] / 8)
-    single = replace(candidate, plan=replace(plan, data=1))
-    alone = Topology.parse("v5e:1x1")
-    assert least_seconds(single, PLANS[plan], FACTS, alone)["communication"] == 0
+    one_device_candidate = replace(candidate, plan=replace(plan, data=1))
+    one_device = Topology.parse("v5e:1x1")
+    assert least_seconds(one_device_candidate, PLANS[plan], FACTS, one_device)["communication"] == 0
 
 
 @settings(max_examples=20, deadline=None)
@@ -195,20 +199,20 @@ def test_the_result_is_that_of_compiling_everything(seed: int, overhead: float, 
     def compiler() -> Compiler:
         return Compiler(seed=seed, overhead=overhead, gb_per_row=gb_per_row)
 
-    best = everything(compiler())
-    used = compiler()
-    found = search(used).run()
-    assert (found.tokens_per_second if found else 0.0) == best
-    assert len(set(used.full)) == len(used.full)  # none twice
-    direct = search(compiler(), estimates=False).run()
-    assert (direct.tokens_per_second if direct else 0.0) == best
+    best = best_of_all(compiler())
+    used_compiler = compiler()
+    estimated = search(used_compiler).run()
+    assert (estimated.tokens_per_second if estimated else 0.0) == best
+    assert len(set(used_compiler.compiled_in_full)) == len(used_compiler.compiled_in_full)  # none twice
+    compiled = search(compiler(), estimates=False).run()
+    assert (compiled.tokens_per_second if compiled else 0.0) == best
 
 
 def test_few_steps_are_compiled_in_full() -> None:
     compiler = Compiler(seed=3)
     done = search(compiler)
     best = done.run()
-    assert len(compiler.full) < 4
+    assert len(compiler.compiled_in_full) < 4
     assert best.status == FITS
     assert done.open() == []
     assert done.compiled < 2 * len(done.trials) + 4
@@ -219,50 +223,54 @@ def test_a_search_for_the_batch_ends() -> None:
     config = replace(CONFIG, find_mesh=True, find_batch_size=True)
     done = search(compiler, config)
     best = done.run()
-    assert best.tokens_per_second == everything(compiler, config)
+    assert best.tokens_per_second == best_of_all(compiler, config)
     assert max(trial.candidate.rows for trial in done.trials) <= 512
 
 
 def test_steps_that_do_not_compile_or_do_not_fit_are_named() -> None:
     compiler = Compiler(gb_per_row=2.5)
 
-    def some(candidate: Candidate, layers: int | None) -> dict[str, Any]:
+    def compile_some(candidate: Candidate, layers: int | None) -> dict[str, Any]:
         if candidate.plan.fsdp is True:
             raise RefusedStep("XLA does not like it")
         return compiler(candidate, layers)
 
-    done = search(some)
+    done = search(compile_some)
     best = done.run()
     assert best is not None
     assert {trial.reason for trial in done.trials if trial.status == REFUSED} == {"XLA does not like it"}
-    large = [trial for trial in done.trials if trial.status == TOO_LARGE]
-    assert large
-    assert all("GB too much" in trial.reason for trial in large)
+    too_large = [trial for trial in done.trials if trial.status == TOO_LARGE]
+    assert too_large
+    assert all("GB too much" in trial.reason for trial in too_large)
     assert search(Compiler(gb_per_row=1000.0)).run() is None
 
 
 def test_an_interrupted_search_keeps_what_it_has() -> None:
     compiler = Compiler()
 
-    def some(candidate: Candidate, layers: int | None) -> dict[str, Any]:
-        if layers is None and compiler.full:
+    def compile_some(candidate: Candidate, layers: int | None) -> dict[str, Any]:
+        if layers is None and compiler.compiled_in_full:
             raise KeyboardInterrupt
         return compiler(candidate, layers)
 
-    done = search(some, estimates=False)
+    done = search(compile_some, estimates=False)
     with pytest.raises(KeyboardInterrupt):
         done.run()
-    assert done.best.candidate == compiler.full[0]
+    assert done.best.candidate == compiler.compiled_in_full[0]
     assert done.open()
 
 
 def test_an_estimate_continues_a_line() -> None:
     candidate = micro_batches(MeshPlan(model=1, data=8, fsdp=True, gradient_checkpointing=False), CONFIG)[1]
     compiler = Compiler()
-    whole = compiler(candidate, None)
-    found = extrapolate(compiler(candidate, 1), compiler(candidate, 2), steps=LAYERS - 1, topology=TOPOLOGY)
-    assert found["roofline"]["tokens_per_second"] == pytest.approx(whole["roofline"]["tokens_per_second"])
-    assert found["hbm"]["needed"] == pytest.approx(whole["hbm"]["needed"])
+    compiled = compiler(candidate, None)
+    estimated = extrapolate(
+        compiler(candidate, 1), compiler(candidate, 2), steps=LAYERS - 1, topology=TOPOLOGY
+    )
+    assert estimated["roofline"]["tokens_per_second"] == pytest.approx(
+        compiled["roofline"]["tokens_per_second"]
+    )
+    assert estimated["hbm"]["needed"] == pytest.approx(compiled["hbm"]["needed"])
     assert MeshConfig().fsdp in fsdp_values()
 
 

@@ -23,48 +23,50 @@ EXCESS = 1.2
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The results of mesh_collectives.py."""
     pytest.importorskip("jax")
-    found = cpu_devices.run_module("mesh_collectives", tmp_path_factory.mktemp("cache"))
-    assert found.returncode == 0, found.stderr
-    return json.loads(found.stdout.splitlines()[-1])
+    result = cpu_devices.run_module("mesh_collectives", tmp_path_factory.mktemp("cache"))
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout.splitlines()[-1])
 
 
-def moved(found: dict[str, Any], kind: str) -> int:
-    return found[kind]["bytes"] if kind in found else 0
+def bytes_of(collectives: dict[str, Any], kind: str) -> int:
+    return collectives[kind]["bytes"] if kind in collectives else 0
 
 
 def test_data_parallel_devices_sum_the_gradient_once_for_all_chunks_of_the_loss(
     report: dict[str, Any],
 ) -> None:
-    found = report["data"]
+    collectives = report["data"]
     # The table has two gradients, as embedding and as output matrix.
-    assert report["weights"] <= moved(found, "all-reduce") <= 1.05 * (report["weights"] + TABLE)
-    assert sum(moved(found, kind) for kind in found) == moved(found, "all-reduce")
+    assert report["weights"] <= bytes_of(collectives, "all-reduce") <= 1.05 * (report["weights"] + TABLE)
+    assert sum(bytes_of(collectives, kind) for kind in collectives) == bytes_of(collectives, "all-reduce")
 
 
 def test_fsdp_gathers_each_weight_twice_and_sums_its_gradient_once(report: dict[str, Any]) -> None:
-    found = report["fsdp"]
+    collectives = report["fsdp"]
     # As in ZeRO-3: for the forward and for the backward pass.
-    assert 1.8 * report["weights"] <= moved(found, "all-gather") <= EXCESS * 2 * report["weights"]
-    assert found["all-gather"]["count"] <= 2 * report["variables"]
-    sums = moved(found, "all-reduce") + moved(found, "reduce-scatter")
+    assert 1.8 * report["weights"] <= bytes_of(collectives, "all-gather") <= EXCESS * 2 * report["weights"]
+    assert collectives["all-gather"]["count"] <= 2 * report["variables"]
+    sums = bytes_of(collectives, "all-reduce") + bytes_of(collectives, "reduce-scatter")
     assert 0.8 * report["weights"] <= sums <= EXCESS * report["weights"]
     # Each device looks up its columns of the table's gradient.
-    assert moved(found, "all-to-all") <= EXCESS * ACTIVATIONS
+    assert bytes_of(collectives, "all-to-all") <= EXCESS * ACTIVATIONS
 
 
 def test_fsdp_that_keeps_gathered_weights_gathers_each_once(report: dict[str, Any]) -> None:
-    found = report["keep"]
+    collectives = report["keep"]
     # The table has two gathers, for lookups and as output matrix.
-    assert 0.9 * report["weights"] <= moved(found, "all-gather") <= EXCESS * (report["weights"] + TABLE)
-    sums = moved(found, "all-reduce") + moved(found, "reduce-scatter")
+    assert (
+        0.9 * report["weights"] <= bytes_of(collectives, "all-gather") <= EXCESS * (report["weights"] + TABLE)
+    )
+    sums = bytes_of(collectives, "all-reduce") + bytes_of(collectives, "reduce-scatter")
     assert 0.8 * report["weights"] <= sums <= EXCESS * report["weights"]
 
 
 def test_tensor_parallel_devices_sum_activations_as_in_megatron(report: dict[str, Any]) -> None:
-    found = report["tensor"]
+    collectives = report["tensor"]
     # Two sums in each layer's forward pass, two in its backward pass and one in its recomputation; one in the lookup of
     # the embeddings, and one of the gradient of the last hidden states.
     activations = (5 * LAYERS + 2) * ACTIVATIONS
     gradients = (report["weights"] + TABLE) / 4
-    assert 0.8 * activations <= moved(found, "all-reduce") <= EXCESS * (activations + gradients)
-    assert moved(found, "all-gather") + moved(found, "all-to-all") <= 0.2 * ACTIVATIONS
+    assert 0.8 * activations <= bytes_of(collectives, "all-reduce") <= EXCESS * (activations + gradients)
+    assert bytes_of(collectives, "all-gather") + bytes_of(collectives, "all-to-all") <= 0.2 * ACTIVATIONS

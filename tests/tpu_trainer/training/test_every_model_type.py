@@ -79,7 +79,7 @@ def test_a_resumed_run_and_blocks_computed_again_give_the_same(
     shapes = VariableNames(task.state()).shapes()
     placements = place_variables(shapes, MeshConfig(model=2), data=1)  # rules cover every variable
     assert sum(any(axes) for axes in placements.values()) > len(placements) / 4
-    sums, plain = task.gradients(batch, STEP)
+    sums, kept_gradients = task.gradients(batch, STEP)
     checkpointing = model_type not in WITHOUT_CHECKPOINTING
     saving = task_of(
         objective,
@@ -89,8 +89,10 @@ def test_a_resumed_run_and_blocks_computed_again_give_the_same(
     )
     saving_sums, saved = saving.gradients(batch, STEP)
     np.testing.assert_allclose(saving_sums, sums, rtol=1e-5)
-    largest = max(np.abs(gradient).max() for gradient in plain)
-    for variable, gradient, expected in zip(task.network.trainable_variables, saved, plain, strict=True):
+    largest = max(np.abs(gradient).max() for gradient in kept_gradients)
+    for variable, gradient, expected in zip(
+        task.network.trainable_variables, saved, kept_gradients, strict=True
+    ):
         np.testing.assert_allclose(gradient, expected, rtol=1e-3, atol=1e-5 * largest, err_msg=variable.name)
 
     variables = [*task.network.weights, *task.optimizer.variables]
@@ -102,10 +104,10 @@ def test_a_resumed_run_and_blocks_computed_again_give_the_same(
         return [variable.numpy() for variable in variables]
 
     saved_state = train(2)
-    whole = train(2)
+    uninterrupted = train(2)
     for variable, value in zip(variables, saved_state, strict=True):
         variable.assign(value)
-    for variable, value, expected in zip(variables, train(2), whole, strict=True):
+    for variable, value, expected in zip(variables, train(2), uninterrupted, strict=True):
         np.testing.assert_array_equal(value, expected, err_msg=variable.name)
 
 

@@ -82,8 +82,8 @@ class NumpyExecutor(StepExecutor):
         self.values["running"][:] = 0
 
     def non_finite(self) -> NonFinite | None:
-        reached = self.calls[-1].stop
-        if self._diverges_at is None or reached < self._diverges_at:
+        end_step = self.calls[-1].stop
+        if self._diverges_at is None or end_step < self._diverges_at:
             return None
         return NonFinite(self._diverges_at, float("nan"), 1.0)
 
@@ -168,8 +168,10 @@ def test_with_several_steps_per_call_due_actions_follow_the_call(
 def test_a_signal_saves_the_step_and_the_next_process_ends_like_an_uninterrupted_run(
     dataset: Path, vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    undisturbed, whole = run_of(dataset, vocabulary, tmp_path / "undisturbed", NumpyExecutor())
-    undisturbed.train()
+    undisturbed_run, undisturbed_executor = run_of(
+        dataset, vocabulary, tmp_path / "undisturbed", NumpyExecutor()
+    )
+    undisturbed_run.train()
     first, executor = run_of(dataset, vocabulary, tmp_path / "run", NumpyExecutor(signal_at=9))
     interruption = run_module.Interruption()
     monkeypatch.setattr(run_module, "Interruption", lambda: interruption)
@@ -180,13 +182,13 @@ def test_a_signal_saves_the_step_and_the_next_process_ends_like_an_uninterrupted
     second, executor = run_of(dataset, vocabulary, tmp_path / "run", NumpyExecutor())
     assert second.first_step == 9
     second.train()
-    np.testing.assert_array_equal(executor.values["weights"], whole.values["weights"])
+    np.testing.assert_array_equal(executor.values["weights"], undisturbed_executor.values["weights"])
     assert learnt(metrics(tmp_path / "run")) == learnt(metrics(tmp_path / "undisturbed"))
 
 
-@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("is_killed", [False, True])
 def test_an_evaluation_that_is_repeated_can_be_the_best(
-    dataset: Path, vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
+    dataset: Path, vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
 ) -> None:
     first, executor = run_of(dataset, vocabulary, tmp_path, NumpyExecutor(signal_at=12))
     interruption = run_module.Interruption()
@@ -195,7 +197,7 @@ def test_an_evaluation_that_is_repeated_can_be_the_best(
     with pytest.raises(InterruptedRun, match="the same command continues after step 12"):
         first.train()
     monkeypatch.undo()
-    if killed:  # after the evaluation was logged
+    if is_killed:  # after the evaluation was logged
 
         def kill(*arguments: Any) -> None:
             raise KeyboardInterrupt
@@ -232,11 +234,11 @@ def test_a_signal_between_the_last_step_and_its_save_loses_nothing(
     with pytest.raises(InterruptedRun, match=f"the same command continues after step {STEPS}"):
         run.train()
     monkeypatch.undo()
-    second, again = run_of(dataset, vocabulary, tmp_path, NumpyExecutor(), **options)
+    second, second_executor = run_of(dataset, vocabulary, tmp_path, NumpyExecutor(), **options)
     assert second.first_step == STEPS
     second.train()
-    assert not again.calls
-    np.testing.assert_array_equal(again.values["weights"], executor.values["weights"])
+    assert not second_executor.calls
+    np.testing.assert_array_equal(second_executor.values["weights"], executor.values["weights"])
 
 
 def test_a_run_continues_before_a_damaged_checkpoint_unless_it_is_strict(
@@ -248,10 +250,10 @@ def test_a_run_continues_before_a_damaged_checkpoint_unless_it_is_strict(
         (tmp_path / "checkpoints" / f"step-000000{step}" / "state.data-00000-of-00001").write_bytes(b"")
     with pytest.raises(UsageError, match=r"step-00000020: damaged \(.*remove this folder"):
         run_of(dataset, vocabulary, tmp_path, NumpyExecutor(), strict=True)
-    second, again = run_of(dataset, vocabulary, tmp_path, NumpyExecutor())
+    second, second_executor = run_of(dataset, vocabulary, tmp_path, NumpyExecutor())
     assert second.first_step == 14
     second.train()
-    np.testing.assert_array_equal(again.values["weights"], executor.values["weights"])
+    np.testing.assert_array_equal(second_executor.values["weights"], executor.values["weights"])
     checkpoints = Checkpoints(str(tmp_path / "checkpoints"))
     checkpoints.leave_out_damaged(strict=True)
     assert checkpoints.steps() == [6, 7, 12, 14, 18, 20]
@@ -264,24 +266,24 @@ def test_a_run_does_not_continue_with_another_tokenizer(
     first, _ = run_of(dataset, vocabulary, tmp_path / "run", NumpyExecutor(), steps=5)
     first.train()
     before = (tmp_path / "run" / "tokenizer" / "tokenizer.json").read_text()
-    other = tmp_path / "other"
-    shutil.copytree(dataset / "tokenizer", other)
-    (other / "tokenizer.json").write_text(before.replace('"w1"', '"w100"'))
+    other_tokenizer = tmp_path / "other"
+    shutil.copytree(dataset / "tokenizer", other_tokenizer)
+    (other_tokenizer / "tokenizer.json").write_text(before.replace('"w1"', '"w100"'))
     with pytest.raises(UsageError, match=r"other: not the tokenizer that the run in .* was trained with"):
-        run_of(dataset, vocabulary, tmp_path / "run", NumpyExecutor(), tokenizer=other)
+        run_of(dataset, vocabulary, tmp_path / "run", NumpyExecutor(), tokenizer=other_tokenizer)
     assert (tmp_path / "run" / "tokenizer" / "tokenizer.json").read_text() == before
-    shutil.copytree(dataset / "tokenizer", other, dirs_exist_ok=True)
-    run_of(dataset, vocabulary, tmp_path / "run", NumpyExecutor(), tokenizer=other)
-    config = other / "tokenizer_config.json"
+    shutil.copytree(dataset / "tokenizer", other_tokenizer, dirs_exist_ok=True)
+    run_of(dataset, vocabulary, tmp_path / "run", NumpyExecutor(), tokenizer=other_tokenizer)
+    config = other_tokenizer / "tokenizer_config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"mask_token": "<unk>"}))
     with pytest.raises(UsageError, match=r"other: not the tokenizer that the run in .* was trained with"):
-        run_of(dataset, vocabulary, tmp_path / "run", NumpyExecutor(), tokenizer=other)
+        run_of(dataset, vocabulary, tmp_path / "run", NumpyExecutor(), tokenizer=other_tokenizer)
 
 
 def test_a_save_that_raises_ends_training_before_the_next_save(
     dataset: Path, vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*args: Any, **kwargs: Any) -> None:
+    def raise_error(*args: Any, **kwargs: Any) -> None:
         raise ValueError("a bug")
 
     class Waiting(NumpyExecutor):
@@ -290,7 +292,7 @@ def test_a_save_that_raises_ends_training_before_the_next_save(
                 pass
             return super().train(batches, steps)
 
-    monkeypatch.setattr(Checkpoints, "write", broken)
+    monkeypatch.setattr(Checkpoints, "write", raise_error)
     run, executor = run_of(dataset, vocabulary, tmp_path, Waiting(), evaluate_every=None)
     with pytest.raises(ValueError, match="a bug"):
         run.train()
@@ -306,26 +308,26 @@ def test_hosts_that_find_another_log_or_best_checkpoint_do_not_train(
 
     class Peer(NumpyExecutor):
         def same_in_all_processes(self, value: int) -> bool:
-            compared.append(value)
-            return len(compared) < 2
+            exchanged.append(value)
+            return len(exchanged) < 2
 
-    def found() -> list[int]:
+    def exchange_values() -> list[int]:
         run, _ = run_of(dataset, vocabulary, tmp_path, Peer(), writable=False)
-        compared.clear()
+        exchanged.clear()
         with pytest.raises(UsageError, match="this host found other evaluations in its log and checkpoints"):
             run.train()
-        return list(compared)
+        return list(exchanged)
 
-    compared: list[int] = []
-    expected = found()
-    assert found() == expected
+    exchanged: list[int] = []
+    expected = exchange_values()
+    assert exchange_values() == expected
     log = tmp_path / "metrics.jsonl"
     text = log.read_text()
     log.write_text("".join(line for line in text.splitlines(keepends=True) if "eval" not in line))
-    assert found() != expected
+    assert exchange_values() != expected
     log.write_text(text)
     Checkpoints(str(tmp_path / "checkpoints"), keep=9).record(12, validation_loss=0.5)
-    assert found() != expected
+    assert exchange_values() != expected
 
 
 def test_only_the_process_that_writes_saves_by_the_clock(
@@ -362,7 +364,9 @@ def test_a_step_that_diverges_ends_the_run_before_anything_is_saved(
     assert (failure["step"], failure["last_checkpoint"], len(failure["records"])) == (9, 7, ROWS)
     assert [line["step"] for line in metrics(tmp_path) if "loss" in line] == [1, 5]
     # Only one of several hosts writes the file; all show the error.
-    other, _ = run_of(dataset, vocabulary, tmp_path / "other", NumpyExecutor(diverges_at=9), writable=False)
+    other_run, _ = run_of(
+        dataset, vocabulary, tmp_path / "other", NumpyExecutor(diverges_at=9), writable=False
+    )
     with pytest.raises(DivergedError, match="step 9: loss nan"):
-        other.train()
+        other_run.train()
     assert not (tmp_path / "other").exists()

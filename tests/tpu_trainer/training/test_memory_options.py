@@ -69,8 +69,8 @@ def released_graphs() -> Iterator[None]:
 def gradients(task: Task, *, compiled: bool = False) -> tuple[list[float], list[np.ndarray]]:
     """Returns a step's sums and gradients. To trace or compile a step takes most of the time, and 250 MB with XLA."""
     step = tf.function(task.gradients, jit_compile=True) if compiled else task.gradients
-    sums, found = step(batch_of(), STEP)
-    return [float(value) for value in sums], [gradient.numpy() for gradient in found]
+    sums, step_gradients = step(batch_of(), STEP)
+    return [float(value) for value in sums], [gradient.numpy() for gradient in step_gradients]
 
 
 @pytest.fixture(scope="module", params=["mlm", pytest.param("clm", marks=pytest.mark.wide)])
@@ -79,7 +79,7 @@ def objective(request: pytest.FixtureRequest) -> ObjectiveName:
 
 
 @pytest.fixture(scope="module")
-def plain(objective: ObjectiveName, vocabulary: Vocabulary) -> tuple[list[float], list[np.ndarray]]:
+def plain_results(objective: ObjectiveName, vocabulary: Vocabulary) -> tuple[list[float], list[np.ndarray]]:
     """Returns sums and gradients of the whole batch, in float32."""
     return gradients(task_of(objective, vocabulary))
 
@@ -97,12 +97,12 @@ def test_options_that_save_memory_change_no_sum_and_no_gradient(
     options: dict[str, Any],
     objective: ObjectiveName,
     vocabulary: Vocabulary,
-    plain: tuple[list[float], list[np.ndarray]],
+    plain_results: tuple[list[float], list[np.ndarray]],
 ) -> None:
-    sums, found = gradients(task_of(objective, vocabulary, **options))
-    np.testing.assert_allclose(sums, plain[0], rtol=1e-6)
-    largest = max(np.abs(gradient).max() for gradient in plain[1])
-    for gradient, expected in zip(found, plain[1], strict=True):
+    sums, actual = gradients(task_of(objective, vocabulary, **options))
+    np.testing.assert_allclose(sums, plain_results[0], rtol=1e-6)
+    largest = max(np.abs(gradient).max() for gradient in plain_results[1])
+    for gradient, expected in zip(actual, plain_results[1], strict=True):
         np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-6 * largest)
 
 
@@ -114,33 +114,33 @@ def products(task: Task) -> int:
 
 
 def test_two_blocks_or_their_attention_are_computed_again(vocabulary: Vocabulary) -> None:
-    kept = products(task_of("clm", vocabulary))
+    plain_products = products(task_of("clm", vocabulary))
     blocks = products(task_of("clm", vocabulary, gradient_checkpointing=True))
     # A block of GPT-2's has six in its forward pass: the last one's result is not needed again.
-    assert blocks - kept == 2 * 5
+    assert blocks - plain_products == 2 * 5
     # One product of attention: queries and keys.
     attention = products(task_of("clm", vocabulary, recompute_attention=True))
-    assert attention - kept == 2
+    assert attention - plain_products == 2
 
 
 def test_mixed_precision_is_close_and_keeps_weights_and_sums_in_float32(
-    objective: ObjectiveName, vocabulary: Vocabulary, plain: tuple[list[float], list[np.ndarray]]
+    objective: ObjectiveName, vocabulary: Vocabulary, plain_results: tuple[list[float], list[np.ndarray]]
 ) -> None:
     task = task_of(
         objective, vocabulary, precision="mixed_bfloat16", accumulation=2, gradient_checkpointing=True
     )
     assert {variable.dtype for variable in task.network.trainable_variables} == {tf.float32}
     encoder = getattr(task.network, task.network.base_model_prefix)
-    hidden = encoder(batch_of()["input_ids"])[0]
-    assert hidden.dtype == tf.bfloat16
+    hidden_states = encoder(batch_of()["input_ids"])[0]
+    assert hidden_states.dtype == tf.bfloat16
     assert keras.mixed_precision.global_policy().name == "float32"
-    sums, found = gradients(task, compiled=True)  # TensorFlow alone cannot on a CPU
-    assert sums[0] == pytest.approx(plain[0][0], rel=2e-3)
-    assert sums[0] != plain[0][0]
-    assert sums[2:] == plain[0][2:]
-    ours, theirs = (np.concatenate([g.ravel() for g in gs]) for gs in (found, plain[1]))
-    assert ours.dtype == np.float32
-    assert (ours @ theirs) / np.linalg.norm(ours) / np.linalg.norm(theirs) > 0.999
+    sums, actual = gradients(task, compiled=True)  # TensorFlow alone cannot on a CPU
+    assert sums[0] == pytest.approx(plain_results[0][0], rel=2e-3)
+    assert sums[0] != plain_results[0][0]
+    assert sums[2:] == plain_results[0][2:]
+    rounded, exact = (np.concatenate([g.ravel() for g in gs]) for gs in (actual, plain_results[1]))
+    assert rounded.dtype == np.float32
+    assert (rounded @ exact) / np.linalg.norm(rounded) / np.linalg.norm(exact) > 0.999
 
 
 def test_a_batch_that_cannot_be_divided_is_rejected() -> None:

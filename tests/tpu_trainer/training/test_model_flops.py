@@ -9,21 +9,21 @@ from tpu_trainer.training.model_flops import training_flops_per_row
 
 
 def test_operations_of_a_row_by_hand() -> None:
-    hidden, layers, inner, vocab, length, predicted = 32, 2, 48, 256, 20, 3
+    hidden_size, layers, inner_size, vocab, length, predicted = 32, 2, 48, 256, 20, 3
     network = build_network(
         RobertaConfig(
-            hidden_size=hidden,
+            hidden_size=hidden_size,
             num_hidden_layers=layers,
             num_attention_heads=2,
-            intermediate_size=inner,
+            intermediate_size=inner_size,
             vocab_size=vocab,
             max_position_embeddings=30,
         ),
         "mlm",
     )
     # Multiplications of each token: query, key, value, output; in and out of the feed-forward layer.
-    token = layers * (4 * hidden * hidden + 2 * hidden * inner)
-    attention = layers * 2 * length * length * hidden
-    head = hidden * hidden + hidden * vocab
+    token = layers * (4 * hidden_size * hidden_size + 2 * hidden_size * inner_size)
+    attention = layers * 2 * length * length * hidden_size
+    head = hidden_size * hidden_size + hidden_size * vocab
     forward = 2 * (length * token + attention + predicted * head)
     assert training_flops_per_row(network, max_length=length, predicted=predicted) == 3 * forward

@@ -28,10 +28,10 @@ def test_the_docs_table_of_model_types_matches_the_tests() -> None:
         f" | tested | {'tested' if (objective, model_type) in hosts else 'not tested'} | tested |"
         for objective, model_type in ALL
     ]
-    found = [
+    table_lines = [
         line for line in DOCS.read_text().splitlines() if line.startswith(("| objective", "| mlm", "| clm"))
     ]
-    assert found == [HEADER[0], *lines], "\n".join([*HEADER, *lines])
+    assert table_lines == [HEADER[0], *lines], "\n".join([*HEADER, *lines])
 
 
 def test_exports_are_compared_for_every_value_that_can_be_set() -> None:
@@ -39,12 +39,12 @@ def test_exports_are_compared_for_every_value_that_can_be_set() -> None:
 
     assert set().union(*EXPORTABLE.values()) == set(CONFIG_VALUES)
     for model_type, names in CONFIG_VALUES.items():
-        own = CONFIG_MAPPING[model_type]().to_dict()
-        compared = {
+        defaults = CONFIG_MAPPING[model_type]().to_dict()
+        compared_names = {
             name
             for config in (small_config(model_type), *other_configs(model_type))
             for name, value in config.items()
-            if value != own.get(name)
+            if value != defaults.get(name)
         }
-        assert compared >= names, (model_type, names - compared)
+        assert compared_names >= names, (model_type, names - compared_names)
         assert {name for name in names if "dropout" in name or name.endswith("_pdrop")} <= set(DROPOUT)

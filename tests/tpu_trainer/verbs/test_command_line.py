@@ -51,8 +51,8 @@ def test_a_dumped_config_loads_as_an_equal_one(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(dump_fit_config(config))
     assert load_fit_config(str(tmp_path / "config.yaml")) == config
     # Runs of before `--tpu.name` and its like were removed have their defaults.
-    removed = "tpu:\n  name: local\n  zone: null\n  project: null\n  connect_minutes: 10.0\n"
-    (tmp_path / "config.yaml").write_text(dump_fit_config(config).replace("tpu:\n", removed))
+    removed_options = "tpu:\n  name: local\n  zone: null\n  project: null\n  connect_minutes: 10.0\n"
+    (tmp_path / "config.yaml").write_text(dump_fit_config(config).replace("tpu:\n", removed_options))
     assert load_fit_config(str(tmp_path / "config.yaml")) == config
     assert parse(["fit", "--config", str(tmp_path / "config.yaml")])[1] == config
     (tmp_path / "config.yaml").write_text("tpu: {name: elsewhere}\n")
@@ -224,8 +224,8 @@ def test_the_examples_in_the_help_are_valid_commands(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(CONFIGS[0].parents[2])
-    _, whole = parse([*NEEDED, "--config", str(CONFIGS[0])])
-    (tmp_path / "config.yaml").write_text(dump_fit_config(whole))
+    _, fit_config = parse([*NEEDED, "--config", str(CONFIGS[0])])
+    (tmp_path / "config.yaml").write_text(dump_fit_config(fit_config))
     lines = re.findall(r"^ +tokenmill-trainer (.+)$", inspect.cleandoc(VERBS[verb].__doc__), re.MULTILINE)
     assert len(lines) >= 2
     for line in lines:
@@ -246,13 +246,13 @@ def test_the_reference_page_has_every_option_of_the_help(capsys: pytest.CaptureF
     ):
         with pytest.raises(SystemExit):
             parse([verb, "--help"])
-        listed = set(re.findall(r"^  (--[\w.]+)", capsys.readouterr().out, re.MULTILINE))
-        listed -= {"--config", "--print_config"}
-        shown = set(re.findall(r"^\| `(--[\w.]+)`", section, re.MULTILINE))
+        help_options = set(re.findall(r"^  (--[\w.]+)", capsys.readouterr().out, re.MULTILINE))
+        help_options -= {"--config", "--print_config"}
+        page_options = set(re.findall(r"^\| `(--[\w.]+)`", section, re.MULTILINE))
         if "options of [fit](#fit)" in section:
-            assert shown < listed and len(shown) > 5
+            assert page_options < help_options and len(page_options) > 5
         else:
-            assert shown == listed
+            assert page_options == help_options
 
 
 def test_every_option_has_its_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -266,14 +266,14 @@ def test_every_option_has_its_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_installed_command_lists_every_verb_in_a_line() -> None:
     command = str(Path(sys.executable).with_name("tokenmill-trainer"))
-    alone, asked = (
+    without_verb, with_help = (
         subprocess.run([command, *words], capture_output=True, text=True, check=False)
         for words in ([], ["--help"])
     )
-    assert (alone.returncode, asked.returncode) == (2, 0)
-    assert alone.stderr == asked.stdout
-    assert asked.stdout.startswith("usage: tokenmill-trainer VERB")
-    lines = [line.split() for line in asked.stdout.splitlines() if line.startswith("  ")]
+    assert (without_verb.returncode, with_help.returncode) == (2, 0)
+    assert without_verb.stderr == with_help.stdout
+    assert with_help.stdout.startswith("usage: tokenmill-trainer VERB")
+    lines = [line.split() for line in with_help.stdout.splitlines() if line.startswith("  ")]
     assert [line[0] for line in lines] == list(VERBS)
     assert all(len(line) > 3 for line in lines)
 
@@ -292,13 +292,13 @@ def test_help_imports_no_heavy_library(words: list[str]) -> None:
 
 
 def test_invalid_options_are_rejected_before_tensorflow_is_imported(tmp_path: Path) -> None:
-    nowhere = str(tmp_path / "nowhere")
+    missing_folder = str(tmp_path / "nowhere")
     commands = [
-        ["fit", "--output_dir", "RUN", "--data.train", nowhere],
-        ["evaluate", "--run", nowhere],
-        ["export", "--run", nowhere, "--output", "MODEL"],
-        ["generate", "--model", nowhere, "--text", "x"],
-        ["fill-mask", "--model", nowhere, "--text", "x"],
+        ["fit", "--output_dir", "RUN", "--data.train", missing_folder],
+        ["evaluate", "--run", missing_folder],
+        ["export", "--run", missing_folder, "--output", "MODEL"],
+        ["generate", "--model", missing_folder, "--text", "x"],
+        ["fill-mask", "--model", missing_folder, "--text", "x"],
     ]
     code = (
         "import sys; from tpu_trainer.__main__ import main\n"
@@ -420,7 +420,7 @@ def test_a_verb_does_not_depend_on_its_streams() -> None:
         "generate.main = lambda _: [print_data(json_line('é\\ud800')), print('é\\ud800\\x1b', file=sys.stderr)]; "
         "sys.argv = ['tpu_trainer', 'generate', '--model', 'm']; sys.exit(__main__.main())"
     )
-    for redirections, encoding, shown in (
+    for redirections, encoding, expected in (
         ("", "ascii", (b'"\\u00e9\\ud800"\n', b"\\xe9\\ud800\\x1b\n")),
         ("", "utf-8", (b'"\xc3\xa9\\ud800"\n', b"\xc3\xa9\\ud800\\x1b\n")),
         ("<&- >&- 2>&-", "utf-8", (b"", b"")),
@@ -433,7 +433,7 @@ def test_a_verb_does_not_depend_on_its_streams() -> None:
         command = ["sh", "-c", f'exec "$@" {redirections}', "sh", sys.executable, "-c", code]
         environment = {**os.environ, "PYTHONIOENCODING": encoding}
         process = subprocess.run(command, capture_output=True, check=False, env=environment)
-        assert (process.returncode, process.stdout, process.stderr) == (">/dev" in redirections, *shown)
+        assert (process.returncode, process.stdout, process.stderr) == (">/dev" in redirections, *expected)
 
 
 def test_errors_of_a_verb_are_one_line_and_status_2(

@@ -203,8 +203,11 @@ def test_figures_of_a_program_with_a_loop() -> None:
     assert report["flops"] == 7 * 32768
     assert report["bytes_accessed"] == 9000 + 6 * 8192
     # Seven trips, whose product stays on the chip, and before and after them two conversions and a sum.
-    in_a_trip, others = 4 * (16 * 32 + 32 * 32), (4 + 2) * 16 * 32 + (2 + 2) * 16 * 32 + (2 + 4) * 16 * 32
-    assert report["hbm_traffic"] == 7 * in_a_trip + others
+    bytes_of_iteration, other_bytes = (
+        4 * (16 * 32 + 32 * 32),
+        (4 + 2) * 16 * 32 + (2 + 2) * 16 * 32 + (2 + 4) * 16 * 32,
+    )
+    assert report["hbm_traffic"] == 7 * bytes_of_iteration + other_bytes
     assert report["intensity"] == report["flops"] / report["hbm_traffic"]
     text = table([("a", report), ("b", report_of(OutOfMemory(needed=3e10, available=1.6e10)))])
     assert [line.split()[-2:] for line in text.splitlines() if line.startswith("fits")] == [["yes", "NO"]]
@@ -212,18 +215,18 @@ def test_figures_of_a_program_with_a_loop() -> None:
     assert table([("a", deep)]).splitlines()[-1].split(maxsplit=3)[3] == "7 (100 loops), ?"
 
 
-@pytest.mark.parametrize("most", [3, 8, 9, 100, 1001])
-@pytest.mark.parametrize("power", [0.7, 1.0, 1.5])
-def test_the_largest_batch_that_fits(most: int, power: float) -> None:
-    tried = []
+@pytest.mark.parametrize("max_rows", [3, 8, 9, 100, 1001])
+@pytest.mark.parametrize("exponent", [0.7, 1.0, 1.5])
+def test_the_largest_batch_that_fits(max_rows: int, exponent: float) -> None:
+    tried_rows = []
 
     def check(rows: int) -> dict[str, Any]:
-        tried.append(rows)
-        hbm = {"needed": 5.0 + rows**power, "available": 5.0 + (most + 0.5) ** power}
+        tried_rows.append(rows)
+        hbm = {"needed": 5.0 + rows**exponent, "available": 5.0 + (max_rows + 0.5) ** exponent}
         return {"fits": hbm["needed"] <= hbm["available"], "replica_rows": rows, "hbm": hbm}
 
-    assert find_largest_batch(check, multiple=3)["replica_rows"] == most // 3 * 3
-    assert len(set(tried)) == len(tried) <= 14
+    assert find_largest_batch(check, multiple=3)["replica_rows"] == max_rows // 3 * 3
+    assert len(set(tried_rows)) == len(tried_rows) <= 14
     with pytest.raises(UsageError, match="not even 2000 row"):
         find_largest_batch(check, multiple=2000)
 
@@ -234,10 +237,10 @@ def test_other_releases_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"needs jax 0.10, but 0.11.0 is installed; `make compile-check`"):
         compiler.versions()
 
-    def missing(name: str) -> str:
+    def raise_not_found(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(metadata, "version", missing)
+    monkeypatch.setattr(metadata, "version", raise_not_found)
     with pytest.raises(UsageError, match=r"needs tensorflow 2.20, but tensorflow is not installed"):
         compiler.versions()
 
@@ -351,6 +354,6 @@ def test_only_what_compiles_or_executes_programs_imports_jax() -> None:
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             if {name.split(".")[0] for name in names} & {"jax", "jaxlib", "libtpu"}:
                 assert path.name in allowed.get(path.parent.name, ()), path
-                private = any("_src" in name or name.startswith("jaxlib.") for name in names)
-                named = ("compiler.py", "mesh.py", "partitioning.py", "peers.py", "stablehlo.py")
-                assert path.name in named or not private, path
+                uses_private = any("_src" in name or name.startswith("jaxlib.") for name in names)
+                private_users = ("compiler.py", "mesh.py", "partitioning.py", "peers.py", "stablehlo.py")
+                assert path.name in private_users or not uses_private, path

@@ -21,17 +21,19 @@ from tpu_trainer.support.errors import CloudError, UsageError
 
 
 @pytest.fixture
-def ends(gcs: Gcs) -> Callable[..., Callable[[dict[str, str]], None]]:
+def host_exit(gcs: Gcs) -> Callable[..., Callable[[dict[str, str]], None]]:
     """Makes a host report the exit of its container."""
-    return partial(launches.ends, gcs)
+    return partial(launches.host_exit, gcs)
 
 
-def test_a_tpu_is_requested_trains_and_is_deleted(gcs: Gcs, train: Any, ends: Any, tmp_path: Path) -> None:
+def test_a_tpu_is_requested_trains_and_is_deleted(
+    gcs: Gcs, train: Any, host_exit: Any, tmp_path: Path
+) -> None:
     line = b'{"step": 50, "loss": 3.25}\n{"step": 1'
     lifecycle = [
         *("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"),
         lambda metadata: gcs.put(f"{RUN}/metrics.jsonl", line),
-        *("ACTIVE", "ACTIVE", ends(0), "ACTIVE"),
+        *("ACTIVE", "ACTIVE", host_exit(0), "ACTIVE"),
     ]
     tpu = Tpu(lifecycle)
     assert train(tpu, "--train.steps", "50", "--cloud.service_account", "a@p.iam") == [
@@ -56,14 +58,14 @@ def test_a_tpu_is_requested_trains_and_is_deleted(gcs: Gcs, train: Any, ends: An
     assert (of_host.train.steps, of_host.output_dir, of_host.strategy) == (50, RUN, "tpu")
 
 
-def test_training_continues_after_each_preemption(train: Any, ends: Any) -> None:
+def test_training_continues_after_each_preemption(train: Any, host_exit: Any) -> None:
     tpu = Tpu(
         ["ACTIVE", "SUSPENDING"],
         ["ACTIVE", ("ACTIVE", "PREEMPTED")],
-        ["WAITING_FOR_RESOURCES", ends(75), "ACTIVE"],
-        [ends(137), "SUSPENDED"],
-        [ends(69), "SUSPENDED"],  # the slice lost a host during startup
-        [ends(0), "SUSPENDED"],  # preempted just after training finished
+        ["WAITING_FOR_RESOURCES", host_exit(75), "ACTIVE"],
+        [host_exit(137), "SUSPENDED"],
+        [host_exit(69), "SUSPENDED"],  # the slice lost a host during startup
+        [host_exit(0), "SUSPENDED"],  # preempted just after training finished
     )
     lines = train(tpu, "--cloud.spot", "true")
     assert lines.count("launch: first: the TPU was preempted; the run continues on a new one") == 5
@@ -93,10 +95,13 @@ def test_too_many_preemptions_end_the_launch(train: Any) -> None:
     ],
 )
 def test_a_failure_is_reported_and_the_tpu_deleted(
-    lifecycle: Sequence[Any], message: str, train: Any, ends: Any
+    lifecycle: Sequence[Any], message: str, train: Any, host_exit: Any
 ) -> None:
     tpu = Tpu(
-        [ends(each, "no such folder\n") if isinstance(each, int) else each for each in [*lifecycle, lifecycle[0]]]
+        [
+            host_exit(each, "no such folder\n") if isinstance(each, int) else each
+            for each in [*lifecycle, lifecycle[0]]
+        ]
     )
     with pytest.raises(CloudError, match=message):
         train(tpu)
@@ -119,34 +124,34 @@ def test_a_failure_is_reported_and_the_tpu_deleted(
     ],
 )
 def test_a_failed_host_is_named_with_its_log(
-    reports: dict[int, int], message: str, train: Any, ends: Any
+    reports: dict[int, int], message: str, train: Any, host_exit: Any
 ) -> None:
-    exits = [ends(status, f"host {host}'s log", host=host) for host, status in reports.items()]
+    exits = [host_exit(status, f"host {host}'s log", host=host) for host, status in reports.items()]
     tpu = Tpu(["ACTIVE", *exits, "ACTIVE"])
     with pytest.raises(CloudError, match=message):
         train(tpu)
     assert tpu.existing is None and len(tpu.created) == 1
 
 
-def test_after_other_hosts_stop_the_first_host_has_time_to_save(train: Any, ends: Any) -> None:
-    seen = []
+def test_after_other_hosts_stop_the_first_host_has_time_to_save(train: Any, host_exit: Any) -> None:
+    existing = []
 
-    def look(metadata: dict[str, str]) -> None:
-        seen.append(tpu.existing)
+    def record_existing(metadata: dict[str, str]) -> None:
+        existing.append(tpu.existing)
 
     tpu = Tpu(
-        ["ACTIVE", ends(143, host=3), "ACTIVE", "ACTIVE", look, ends(75), "ACTIVE"],
-        ["ACTIVE", ends(143, host=1), ends(0), "ACTIVE"],
+        ["ACTIVE", host_exit(143, host=3), "ACTIVE", "ACTIVE", record_existing, host_exit(75), "ACTIVE"],
+        ["ACTIVE", host_exit(143, host=1), host_exit(0), "ACTIVE"],
     )
     assert train(tpu)[-1] == "launch: first: finished: gs://bucket/runs/first"
-    assert seen[0] is not None and len(tpu.created) == 2
+    assert existing[0] is not None and len(tpu.created) == 2
 
 
-def test_with_pjrt_a_host_that_has_lost_the_first_one_is_not_the_cause(train: Any, ends: Any) -> None:
+def test_with_pjrt_a_host_that_has_lost_the_first_one_is_not_the_cause(train: Any, host_exit: Any) -> None:
     tpu = Tpu(
-        ["ACTIVE", ends(134, host=1), "ACTIVE", ends(0, host=2), ("ACTIVE", "PREEMPTED")],
-        ["ACTIVE", ends(75, host=1), ends(75), "ACTIVE"],
-        ["ACTIVE", ends(134, host=1), ends(2), "ACTIVE"],
+        ["ACTIVE", host_exit(134, host=1), "ACTIVE", host_exit(0, host=2), ("ACTIVE", "PREEMPTED")],
+        ["ACTIVE", host_exit(75, host=1), host_exit(75), "ACTIVE"],
+        ["ACTIVE", host_exit(134, host=1), host_exit(2), "ACTIVE"],
     )
     with pytest.raises(CloudError, match="first: `fit` exited with status 2 ") as error:
         train(tpu, "--strategy", "pjrt", "--mesh.fsdp", "true")
@@ -157,22 +162,22 @@ def test_with_pjrt_a_host_that_has_lost_the_first_one_is_not_the_cause(train: An
     assert yaml.safe_load(metadata["tokenmill-config"])["mesh"]["fsdp"] is True
 
 
-def test_with_pjrt_a_first_host_that_never_reports_is_lost(train: Any, ends: Any) -> None:
-    tpu = Tpu(["ACTIVE", ends(134, host=1), "ACTIVE"], ["ACTIVE", ends(0), "ACTIVE"])
+def test_with_pjrt_a_first_host_that_never_reports_is_lost(train: Any, host_exit: Any) -> None:
+    tpu = Tpu(["ACTIVE", host_exit(134, host=1), "ACTIVE"], ["ACTIVE", host_exit(0), "ACTIVE"])
     waits = []
     lines = train(tpu, "--strategy", "pjrt", "--cloud.poll_seconds", "60", sleep=waits.append)
     assert lines[-1] == "launch: first: finished: gs://bucket/runs/first"
     assert len(tpu.created) == 2 and len(waits) < 30
 
 
-def test_reports_are_found_on_all_pages_and_among_other_files(ends: Any) -> None:
+def test_reports_are_found_on_all_pages_and_among_other_files(host_exit: Any) -> None:
     with Gcs("bucket", page_size=1) as gcs, Tpu(["ACTIVE", "ACTIVE"]) as tpu:
 
         def report(metadata: dict[str, str]) -> None:
             begin = metadata["tokenmill-report"].removesuffix(".txt")
             gcs.put(f"{begin}-notes.txt", b"not a report")
             gcs.put(f"{begin}0.txt", b"2\nof another attempt")
-            launches.ends(gcs, 0)(metadata)
+            launches.host_exit(gcs, 0)(metadata)
 
         tpu._lifecycles[0].insert(1, report)
         run_launch(tpu, gcs)
@@ -247,8 +252,8 @@ def test_options_are_checked_before_any_request(arguments: list[str], message: s
     ],
 )
 def test_slices_of_several_hosts_train_with_pjrt(accelerator_type: str, strategy: str) -> None:
-    of_launch = config("--cloud.accelerator_type", accelerator_type)
-    assert of_launch.strategy == of_launch.for_fit().strategy == strategy
+    launch_config = config("--cloud.accelerator_type", accelerator_type)
+    assert launch_config.strategy == launch_config.for_fit().strategy == strategy
 
 
 def test_a_zone_of_ai_hardware_alone_belongs_to_the_region_of_its_name() -> None:
@@ -256,12 +261,12 @@ def test_a_zone_of_ai_hardware_alone_belongs_to_the_region_of_its_name() -> None
 
 
 def test_dry_run_prints_the_request(run_verb: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
-    for more, key in (
+    for service_options, key in (
         ([], "tpu"),
         (GKE, "kind"),
         (["--cloud.service", "vertex"], "jobSpec"),
     ):
-        options = ["--cloud.image", IMAGE, "--cloud.dry_run", "true", *more]
+        options = ["--cloud.image", IMAGE, "--cloud.dry_run", "true", *service_options]
         assert run_verb(*NEEDED, *options) == 0
         assert key in yaml.safe_load(capsys.readouterr().out)
 
@@ -289,5 +294,5 @@ def test_without_credentials_the_message_has_the_command_that_gets_them(
     ],
 )
 def test_fit_gets_the_tpu_of_vertex_ais_machine_type(machine_type: str, tpu_type: str | None) -> None:
-    of_launch = config("--cloud.service", "vertex", "--cloud.machine_type", machine_type)
-    assert of_launch.for_fit().tpu.accelerator_type == tpu_type
+    launch_config = config("--cloud.service", "vertex", "--cloud.machine_type", machine_type)
+    assert launch_config.for_fit().tpu.accelerator_type == tpu_type

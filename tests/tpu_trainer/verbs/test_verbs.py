@@ -119,8 +119,8 @@ def test_other_options_do_not_continue_a_run(
 ) -> None:
     assert run_verb(*arguments(dataset, run_folder, optimizer__learning_rate=0.03)) == 2
     assert "--optimizer.learning_rate was 0.02 and is 0.03" in capsys.readouterr().err
-    other = write_split(tmp_path / "train", sequences(60, 9), tokenizer=dataset / "tokenizer")
-    assert run_verb(*arguments(dataset, run_folder, data__train=other)) == 2
+    other_split = write_split(tmp_path / "train", sequences(60, 9), tokenizer=dataset / "tokenizer")
+    assert run_verb(*arguments(dataset, run_folder, data__train=other_split)) == 2
     assert "was trained on other data" in capsys.readouterr().err
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").touch()
@@ -131,8 +131,10 @@ def test_other_options_do_not_continue_a_run(
 def test_inconsistent_data_is_rejected(
     run_verb: Callable[..., int], dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shorter = write_split(tmp_path / "validation", sequences(60, 9)[:, :8], tokenizer=dataset / "tokenizer")
-    assert run_verb(*arguments(dataset, tmp_path / "run", data__validation=shorter)) == 2
+    shorter_rows = write_split(
+        tmp_path / "validation", sequences(60, 9)[:, :8], tokenizer=dataset / "tokenizer"
+    )
+    assert run_verb(*arguments(dataset, tmp_path / "run", data__validation=shorter_rows)) == 2
     assert "validation: rows of 8 tokens, but" in capsys.readouterr().err
     assert run_verb(*arguments(dataset, tmp_path / "run", strategy="tpu")) == 2
     assert "--strategy is 'tpu', but this machine has no TPU" in capsys.readouterr().err
@@ -166,12 +168,12 @@ def test_a_finished_run_continues_with_more_steps(
     )
 
 
-def assert_same_figures(found: dict[str, Any], expected: dict[str, Any]) -> None:
+def assert_same_figures(actual: dict[str, Any], expected: dict[str, Any]) -> None:
     """Compares evaluations with other batch sizes: sums have another order, and equally likely tokens another rank."""
-    assert [found[name] for name in ("targets", "rows")] == [expected[name] for name in ("targets", "rows")]
+    assert [actual[name] for name in ("targets", "rows")] == [expected[name] for name in ("targets", "rows")]
     for name in ("loss", "perplexity"):
-        assert found[name] == pytest.approx(expected[name], rel=1e-6)
-    assert found["accuracy"] == pytest.approx(expected["accuracy"], abs=1.5 / expected["targets"])
+        assert actual[name] == pytest.approx(expected[name], rel=1e-6)
+    assert actual["accuracy"] == pytest.approx(expected["accuracy"], abs=1.5 / expected["targets"])
 
 
 def test_evaluate_repeats_the_final_figures(
@@ -196,15 +198,17 @@ def test_evaluate_repeats_the_final_figures(
     out, err = capsys.readouterr()
     assert_same_figures(json.loads(out), figures)
     assert f"{output}: cannot be written" in err
-    shorter = write_split(tmp_path / "validation", sequences(60, 9)[:, :8], tokenizer=dataset / "tokenizer")
-    assert run_verb("evaluate", "--run", run_folder, "--data", shorter) == 2
+    shorter_rows = write_split(
+        tmp_path / "validation", sequences(60, 9)[:, :8], tokenizer=dataset / "tokenizer"
+    )
+    assert run_verb("evaluate", "--run", run_folder, "--data", shorter_rows) == 2
     assert "rows of 8 tokens; the run was trained on rows of 16" in capsys.readouterr().err
 
 
 def test_export_has_pytorchs_names_shapes_and_layouts(exported: Path, run_folder: Path) -> None:
     with safe_open(exported / "model.safetensors", "np") as file:
         assert file.metadata() == {"format": "pt"}
-        found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     block = "roberta.encoder.layer.0"
     matrices = {
         f"{block}.attention.self.query": (32, 32),
@@ -230,13 +234,13 @@ def test_export_has_pytorchs_names_shapes_and_layouts(exported: Path, run_folder
     expected |= {f"{name}.weight": shape for name, shape in matrices.items()}
     expected |= {f"{name}.bias": shape[:1] for name, shape in matrices.items()}
     expected |= {f"{name}.{part}": (32,) for name in norms for part in ("weight", "bias")}
-    assert {name: array.shape for name, array in found.items()} == expected
-    assert {array.dtype for array in found.values()} == {np.dtype(np.float32)}
+    assert {name: array.shape for name, array in arrays.items()} == expected
+    assert {array.dtype for array in arrays.values()} == {np.dtype(np.float32)}
     trained = weights(run_folder)
     kernel = next(
         value for name, value in trained.items() if name.startswith("network") and value.shape == (32, 48)
     )
-    np.testing.assert_array_equal(found[f"{block}.intermediate.dense.weight"], kernel.T)
+    np.testing.assert_array_equal(arrays[f"{block}.intermediate.dense.weight"], kernel.T)
     config = json.loads((exported / "config.json").read_text())
     assert (config["architectures"], config["vocab_size"], config["pad_token_id"]) == (
         ["RobertaForMaskedLM"],
@@ -279,8 +283,11 @@ def test_fit_starts_from_an_export(
     start = shutil.copytree(exported, tmp_path / "start")
     run = tmp_path / "run"
     changes = {"model.init_from": start, "train.steps": 2, "train.log_every": 1, "schedule.warmup_steps": 1}
-    kept = {name: value for name, value in OPTIONS.items() if not name.startswith("model.")}
-    assert run_verb(*fit_arguments(dataset, run, kept | {"optimizer.learning_rate": 1e-6} | changes)) == 0
+    other_options = {name: value for name, value in OPTIONS.items() if not name.startswith("model.")}
+    assert (
+        run_verb(*fit_arguments(dataset, run, other_options | {"optimizer.learning_rate": 1e-6} | changes))
+        == 0
+    )
     summary, before = (json.loads((folder / "summary.json").read_text()) for folder in (run, run_folder))
     assert summary["parameters"] == before["parameters"]
     assert summary["eval"]["loss"] == pytest.approx(before["eval"]["loss"], rel=1e-3)
@@ -297,24 +304,24 @@ def test_models_that_training_cannot_start_from(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def refused(**options: Any) -> str:
+    def refusal(**options: Any) -> str:
         options = {name.replace("__", "."): value for name, value in options.items()}
         assert run_verb(*fit_arguments(dataset, tmp_path / "run", options)) == 2
         return capsys.readouterr().err
 
-    assert "no config.json there" in refused(model__init_from=tmp_path)
-    assert "has a model of type 'roberta'" in refused(model__init_from=exported, model__type="bert")
+    assert "no config.json there" in refusal(model__init_from=tmp_path)
+    assert "has a model of type 'roberta'" in refusal(model__init_from=exported, model__type="bert")
     options = {"model.init_from": exported, "model.config.num_hidden_layers": 2}
-    assert "no weights for network/roberta" in refused(**options)
+    assert "no weights for network/roberta" in refusal(**options)
     start = tmp_path / "start"
     shutil.copytree(exported, start)
     config = json.loads((start / "config.json").read_text())
     (start / "config.json").write_text(json.dumps(config | {"vocab_size": 60}))
-    assert "vocabulary has 60 tokens, but the dataset's tokenizer 50" in refused(model__init_from=start)
+    assert "vocabulary has 60 tokens, but the dataset's tokenizer 50" in refusal(model__init_from=start)
     (start / "config.json").write_text(json.dumps(config))
     for name in ("model.safetensors", "tf_model.h5"):
         (start / name).unlink()
-    assert "neither model.safetensors nor tf_model.h5 there" in refused(model__init_from=start)
+    assert "neither model.safetensors nor tf_model.h5 there" in refusal(model__init_from=start)
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
@@ -323,11 +330,11 @@ def test_a_run_compiles_each_kind_of_step_once(
 ) -> None:
     executors: list[TensorFlowExecutor] = []
 
-    def noted(*positional: Any, **named: Any) -> TensorFlowExecutor:
-        executors.append(TensorFlowExecutor(*positional, **named))
+    def record_executor(*positional: Any, **keywords: Any) -> TensorFlowExecutor:
+        executors.append(TensorFlowExecutor(*positional, **keywords))
         return executors[-1]
 
-    monkeypatch.setattr(devices, "TensorFlowExecutor", noted)
+    monkeypatch.setattr(devices, "TensorFlowExecutor", record_executor)
     options = {"train.steps": 9, "train.evaluate_every": 3, "train.checkpoint_every": 4, "train.log_every": 2,
                "train.accumulation": 2, "optimizer.ema": 0.9, "model.config.num_hidden_layers": 1,
                "model.config.hidden_size": 24, "train.batch_size": 8}  # fmt: skip
@@ -381,11 +388,11 @@ def test_fill_mask(
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         assert run_verb("fill-mask", "--model", exported, "--top_k", 1, *options) == 2
         assert message in capsys.readouterr().err
-    for bad, message in (
+    for wrong_text, message in (
         ("w1 w2", "no <mask> in the text 'w1 w2'"),
         ("<mask> " * 20, "a text has 22 tokens; the model takes 16"),
     ):
-        assert run_verb("fill-mask", "--model", exported, "--text", bad) == 2
+        assert run_verb("fill-mask", "--model", exported, "--text", wrong_text) == 2
         assert message in capsys.readouterr().err
 
 
@@ -396,11 +403,11 @@ def test_verbs_show_what_takes_seconds(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shown: list[str] = []
+    activities: list[str] = []
 
     @contextmanager
-    def note(doing: str) -> Iterator[None]:
-        shown.append(doing)
+    def note(activity: str) -> Iterator[None]:
+        activities.append(activity)
         yield
 
     for verb in ("export", "evaluate", "fill_mask"):
@@ -408,7 +415,7 @@ def test_verbs_show_what_takes_seconds(
     run_verb("export", "--run", run_folder, "--output", tmp_path / "model")
     run_verb("evaluate", "--run", run_folder, "--output", tmp_path / "figures.json", "--strategy", "cpu")
     run_verb("fill-mask", "--model", exported, "--text", "w1 <mask>")
-    assert shown == [
+    assert activities == [
         "export: starting TensorFlow",
         "export: writing the model",
         "evaluate: starting TensorFlow",
@@ -425,12 +432,12 @@ def test_fit_on_several_datasets(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     rows = sequences(90, 8)
-    other = write_split(
+    other_split = write_split(
         tmp_path / "other" / "train", rows, tokenizer=dataset / "tokenizer", attention_mask=np.ones_like(rows)
     )
     run = tmp_path / "run"
     changes = {
-        "data__train": json.dumps({str(dataset / "train"): 3, str(other): 1}),
+        "data__train": json.dumps({str(dataset / "train"): 3, str(other_split): 1}),
         "train__steps": 4,
         "train__checkpoint_every": 2,
         "schedule__warmup_steps": 1,
@@ -440,11 +447,11 @@ def test_fit_on_several_datasets(
     summary = json.loads((run / "summary.json").read_text())
     assert summary["unigram_entropy"] == pytest.approx(np.log(45), abs=0.01)
     # Different weights are different data.
-    changes["data__train"] = json.dumps({str(dataset / "train"): 2, str(other): 1})
+    changes["data__train"] = json.dumps({str(dataset / "train"): 2, str(other_split): 1})
     assert run_verb(*arguments(dataset, run, **changes)) == 2
     assert "was trained on other data" in capsys.readouterr().err
     # Damage that does not change the size of the shard.
-    shard = other / "train-00001-40.tfrecord"
+    shard = other_split / "train-00001-40.tfrecord"
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 0xFF
     shard.write_bytes(data)

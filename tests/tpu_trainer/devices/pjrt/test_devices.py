@@ -18,36 +18,38 @@ Opener = Callable[..., PjrtDevices]
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> Opener:
-    def opened(platform: str, kind: str, *, kernel: bool = False) -> PjrtDevices:
+def open_devices(monkeypatch: pytest.MonkeyPatch) -> Opener:
+    def open_devices(platform: str, kind: str, *, kernel: bool = False) -> PjrtDevices:
         mesh = SimpleNamespace(platform=platform, kind=kind, data=2, model=4, devices=8)
         monkeypatch.setattr(devices, "DeviceMesh", lambda config: mesh)
         train = TrainConfig(attention_kernel=kernel)
         return PjrtDevices(FitConfig(output_dir="", data=DataConfig(train=""), train=train), Peers())
 
-    return opened
+    return open_devices
 
 
 @pytest.mark.parametrize(
     ("kind", "generation"), [("TPU v5 lite", "v5e"), ("TPU v5", "v5p"), ("TPU7x", "tpu7x")]
 )
-def test_a_mesh_of_tpus_has_the_kernel_of_its_generation(opened: Opener, kind: str, generation: str) -> None:
+def test_a_mesh_of_tpus_has_the_kernel_of_its_generation(
+    open_devices: Opener, kind: str, generation: str
+) -> None:
     target = Target(kernel_generation=generation, shards=2, column_groups=4)
-    assert opened("tpu", kind, kernel=True).target == target
+    assert open_devices("tpu", kind, kernel=True).target == target
 
 
-def test_other_devices_have_no_kernel_and_unknown_tpus_are_refused(opened: Opener) -> None:
+def test_other_devices_have_no_kernel_and_unknown_tpus_are_refused(open_devices: Opener) -> None:
     no_kernel = Target(shards=2, column_groups=4)
-    assert opened("tpu", "TPU v4").target == no_kernel
-    assert opened("cpu", "cpu", kernel=True).target == no_kernel
-    assert opened("tpu", "TPU9").target == no_kernel
+    assert open_devices("tpu", "TPU v4").target == no_kernel
+    assert open_devices("cpu", "cpu", kernel=True).target == no_kernel
+    assert open_devices("tpu", "TPU9").target == no_kernel
     with pytest.raises(UsageError, match=r"for this TPU, 'TPU9', there is no kernel; use --train\.recompute"):
-        _ = opened("tpu", "TPU9", kernel=True).target
+        _ = open_devices("tpu", "TPU9", kernel=True).target
 
 
-def test_the_peak_is_that_of_all_devices(opened: Opener) -> None:
-    assert opened("tpu", "TPU v5e").peak_flops(bfloat16=False) == 8 * 197e12
-    assert opened("gpu", "NVIDIA L4").peak_flops(bfloat16=True) == 8 * 121e12
-    assert opened("gpu", "GeForce GT 710").peak_flops(bfloat16=True) is None
-    assert opened("tpu", "TPU9").peak_flops(bfloat16=True) is None
-    assert opened("cpu", "cpu").peak_flops(bfloat16=True) is None
+def test_the_peak_is_that_of_all_devices(open_devices: Opener) -> None:
+    assert open_devices("tpu", "TPU v5e").peak_flops(bfloat16=False) == 8 * 197e12
+    assert open_devices("gpu", "NVIDIA L4").peak_flops(bfloat16=True) == 8 * 121e12
+    assert open_devices("gpu", "GeForce GT 710").peak_flops(bfloat16=True) is None
+    assert open_devices("tpu", "TPU9").peak_flops(bfloat16=True) is None
+    assert open_devices("cpu", "cpu").peak_flops(bfloat16=True) is None

@@ -50,34 +50,34 @@ def report(
             position_ids=positions,
             segment_ids=segments,
         )
-    found = cpu_devices.run_module("pjrt_plans", dataset, tmp_path_factory.mktemp("cache"), request.param)
-    assert found.returncode == 0, found.stderr
-    return json.loads(found.stdout.splitlines()[-1])
+    result = cpu_devices.run_module("pjrt_plans", dataset, tmp_path_factory.mktemp("cache"), request.param)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize("case", ["mlm", "clm"])
 def test_every_plan_trains_like_tensorflow(report: dict[str, Any], case: str) -> None:
     assert report[case]["final"] != report[case]["first"]  # the weights change
-    for plan, found in report[case]["plans"].items():
-        print(f"{case}, {plan}: {found}")
-        assert found["losses"] < TOLERANCE, plan
-        assert found["state"] < TOLERANCE, (plan, found["worst"])
-        assert found["average"] < TOLERANCE, plan
+    for plan, differences in report[case]["plans"].items():
+        print(f"{case}, {plan}: {differences}")
+        assert differences["losses"] < TOLERANCE, plan
+        assert differences["state"] < TOLERANCE, (plan, differences["worst"])
+        assert differences["average"] < TOLERANCE, plan
 
 
 def test_mixed_precision_trains_like_tensorflow_up_to_its_rounding(report: dict[str, Any]) -> None:
-    for found in report["bfloat16"]["plans"].values():
-        assert 0 <= found["losses"] < 0.01
-        assert found["state"] < 0.1, found["worst"]
+    for differences in report["bfloat16"]["plans"].values():
+        assert 0 <= differences["losses"] < 0.01
+        assert differences["state"] < 0.1, differences["worst"]
 
 
 def test_plans_with_as_many_groups_of_devices_share_a_lowered_program(report: dict[str, Any]) -> None:
     hits, misses = report["cache"]
-    compared = [report[case]["plans"].keys() for case in CASES]
+    plans_by_case = [report[case]["plans"].keys() for case in CASES]
     # The programs to train and to evaluate.
-    different = [{(PLANS[plan].data, PLANS[plan].model) for plan in plans} for plans in compared]
-    assert misses == 2 * sum(map(len, different))
-    assert hits + misses == 2 * sum(map(len, compared))
+    shapes_by_case = [{(PLANS[plan].data, PLANS[plan].model) for plan in plans} for plans in plans_by_case]
+    assert misses == 2 * sum(map(len, shapes_by_case))
+    assert hits + misses == 2 * sum(map(len, plans_by_case))
 
 
 def test_another_process_with_another_past_has_the_same_hashes_of_steps(
@@ -102,14 +102,14 @@ def test_a_damaged_or_unwritable_cache_does_not_matter(
     assert cache.lower(Program(function, specs)) == first
     assert (cache.hits, cache.misses) == (1, 0)
     (path,) = tmp_path.iterdir()
-    whole = path.read_bytes()
-    foreign = io.BytesIO()
-    with zipfile.ZipFile(foreign, "w") as archive:
+    entry = path.read_bytes()
+    other_archive = io.BytesIO()
+    with zipfile.ZipFile(other_archive, "w") as archive:
         archive.writestr("signature.json", "[]")
         archive.writestr("program.mlirbc", b"")
-    garbled = [whole[:at] + bytes(32) + whole[at + 32 :] for at in range(0, len(whole) - 32, 97)]
-    damaged = [b"", whole[:100], foreign.getvalue(), *garbled]
-    for number, data in enumerate(damaged, 1):
+    garbled = [entry[:offset] + bytes(32) + entry[offset + 32 :] for offset in range(0, len(entry) - 32, 97)]
+    damaged_entries = [b"", entry[:100], other_archive.getvalue(), *garbled]
+    for number, data in enumerate(damaged_entries, 1):
         path.write_bytes(data)
         # TensorFlow's names of functions, which differ, are in the artifact.
         assert cache.lower(Program(function, specs)).arguments == first.arguments
@@ -134,9 +134,9 @@ def test_any_damaged_bit_of_a_cached_program_makes_it_lowered_again(tmp_path: Pa
     (path,) = tmp_path.iterdir()
     data = path.read_bytes()
     for bit in np.random.default_rng(0).permutation(8 * len(data))[:2000].tolist():
-        damaged = bytearray(data)
-        damaged[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(damaged)
+        damaged_data = bytearray(data)
+        damaged_data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged_data)
         assert cache.lower(program) == lowered
 
 

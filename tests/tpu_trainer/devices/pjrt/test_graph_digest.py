@@ -61,11 +61,11 @@ def functions() -> dict[str, Function]:
 
 
 def test_a_hash_depends_only_on_what_is_lowered() -> None:
-    found = {name: digest(function) for name, function in functions().items()}
+    digests = {name: digest(function) for name, function in functions().items()}
     # What the process has counted by now must not matter.
-    assert {name: digest(function) for name, function in functions().items()} == found
-    found["another shape"] = digest(functions()["plain"], SPECS | {"x": tf.TensorSpec([1], tf.float32)})
-    assert len(set(found.values())) == len(found), found
+    assert {name: digest(function) for name, function in functions().items()} == digests
+    digests["another shape"] = digest(functions()["plain"], SPECS | {"x": tf.TensorSpec([1], tf.float32)})
+    assert len(set(digests.values())) == len(digests), digests
 
 
 def test_the_hash_of_a_step_depends_on_every_option_that_it_uses(vocabulary: Vocabulary) -> None:
@@ -76,20 +76,20 @@ def test_the_hash_of_a_step_depends_on_every_option_that_it_uses(vocabulary: Voc
         "dropout": config_of(hidden_dropout_prob=0.1),
         "size": config_of(intermediate_size=25),
     }
-    found = {name: step_digest(config, vocabulary) for name, config in configs.items()}
-    assert len(set(found.values())) == len(found), found
+    digests = {name: step_digest(config, vocabulary) for name, config in configs.items()}
+    assert len(set(digests.values())) == len(digests), digests
 
 
 def test_tensors_that_a_function_uses_are_constants_of_the_program() -> None:
-    def table(last: float) -> Function:
-        values = tf.constant([[1.0] * 40, [2.0] * 39 + [last]])
+    def table(last_element: float) -> Function:
+        values = tf.constant([[1.0] * 40, [2.0] * 39 + [last_element]])
 
         def add(body: tf.Tensor) -> tf.Tensor:
             return body + tf.reduce_sum(values[1]) * values[0, 0]
 
         return lambda b: tf.while_loop(lambda v: v[0] < 9.0, add, [b["x"] + values[0, :4]])[0]
 
-    programs = [Program(table(last), SPECS) for last in (2.0, 3.0)]
+    programs = [Program(table(last_element), SPECS) for last_element in (2.0, 3.0)]
     assert programs[0].captured == []
     assert len(programs[0].lower().arguments) == len(SPECS)
     assert programs[0].digest() != programs[1].digest()

@@ -35,8 +35,8 @@ class Processes:
         self.count = count
         self._pool = ThreadPoolExecutor(max_workers=count + 4)
 
-    def start(self, index: int, *, seconds: float = LONG, **other: Any) -> Future[None]:
-        values = {"address": f"127.0.0.1:{self.port}", "count": self.count, "run": RUN} | other
+    def start(self, index: int, *, seconds: float = LONG, **changes: Any) -> Future[None]:
+        values = {"address": f"127.0.0.1:{self.port}", "count": self.count, "run": RUN} | changes
         return self._pool.submit(meeting.meet, index=index, seconds=seconds, **values)
 
     def send(self, data: bytes) -> socket.socket:
@@ -52,9 +52,9 @@ class Processes:
 
 
 def error(future: Future[None]) -> TrainerError:
-    raised = future.exception(timeout=LONG)
-    assert isinstance(raised, TrainerError), raised
-    return raised
+    exception = future.exception(timeout=LONG)
+    assert isinstance(exception, TrainerError), exception
+    return exception
 
 
 def test_processes_meet_in_any_order_and_free_the_port() -> None:
@@ -72,22 +72,22 @@ def test_missing_processes_are_named_after_a_limited_time(caplog: pytest.LogCapt
     caplog.set_level(logging.INFO)
     processes = Processes(5)
     for index, future in [(index, processes.start(index, seconds=3.0)) for index in (0, 3)]:
-        raised = error(future)
-        assert isinstance(raised, NotMetError)
-        assert f"process {index} did not meet the others within 3 s" in str(raised)
+        failure = error(future)
+        assert isinstance(failure, NotMetError)
+        assert f"process {index} did not meet the others within 3 s" in str(failure)
     assert "waits up to 3 s: process(es) 1, 2, 4 are missing" in caplog.text
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid", "x" * 70])
 def test_an_unreachable_address_is_an_error_after_a_limited_time(host: str) -> None:
     processes = Processes(2)
-    raised = error(processes.start(1, seconds=0.3, address=f"{host}:{processes.port}"))
-    assert isinstance(raised, NotMetError)
-    assert f"process 0 does not answer at {host}" in str(raised)
+    failure = error(processes.start(1, seconds=0.3, address=f"{host}:{processes.port}"))
+    assert isinstance(failure, NotMetError)
+    assert f"process 0 does not answer at {host}" in str(failure)
 
 
 @pytest.mark.parametrize(
-    ("other", "message"),
+    ("changes", "message"),
     [
         ({"count": 4}, r"--mesh.num_processes is '3' in process 0 and '4' in process 2"),
         (
@@ -99,18 +99,18 @@ def test_an_unreachable_address_is_an_error_after_a_limited_time(host: str) -> N
     ],
 )
 def test_a_process_that_does_not_match_is_rejected_and_the_others_still_meet(
-    other: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture
+    changes: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     processes = Processes(3)
-    others = [processes.start(0), processes.start(1)]
+    matching = [processes.start(0), processes.start(1)]
     time.sleep(0.5)
-    raised = error(processes.start(**({"index": 2} | other)))
-    assert isinstance(raised, UsageError)
-    assert re.search(message, str(raised)), raised
+    failure = error(processes.start(**({"index": 2} | changes)))
+    assert isinstance(failure, UsageError)
+    assert re.search(message, str(failure)), failure
     time.sleep(0.2)
     assert "are missing; rejected a process from" in caplog.text  # in the other processes
-    for each in (*others, processes.start(2)):
+    for each in (*matching, processes.start(2)):
         each.result(timeout=LONG)
 
 
@@ -119,22 +119,22 @@ def test_of_two_processes_with_a_number_the_second_is_rejected(
 ) -> None:
     caplog.set_level(logging.INFO)
     processes = Processes(3)
-    others = [processes.start(0), processes.start(1)]
+    first_two = [processes.start(0), processes.start(1)]
     # Until both are there: else a second one may be the first.
     while "process(es) 2 are missing" not in caplog.text:
         time.sleep(0.02)
-    raised = error(processes.start(0))
-    assert re.search(r"process 0 cannot listen on port \d+ \(.*in use", str(raised)), raised
+    failure = error(processes.start(0))
+    assert re.search(r"process 0 cannot listen on port \d+ \(.*in use", str(failure)), failure
     # A process 0 on another host, whose port is free, comes to the first at the address.
     listen, (port,) = socket.create_server, free_ports(1)
     monkeypatch.setattr(socket, "create_server", lambda _, **options: listen(("", port), **options))
     for index, second in [(index, processes.start(index)) for index in (0, 1)]:
-        raised = error(second)
-        assert isinstance(raised, UsageError)
-        assert re.search(f"process {index} is there already, from .*127.0.0.1; give each", str(raised)), (
-            raised
+        failure = error(second)
+        assert isinstance(failure, UsageError)
+        assert re.search(f"process {index} is there already, from .*127.0.0.1; give each", str(failure)), (
+            failure
         )
-    for each in (*others, processes.start(2)):
+    for each in (*first_two, processes.start(2)):
         each.result(timeout=LONG)
 
 
@@ -173,7 +173,7 @@ def test_a_process_that_dies_at_the_meeting_can_come_again() -> None:
 def test_another_program_at_the_port_is_not_process_0() -> None:
     """Process 0 may come later. If it came before, JAX's service is at the port."""
     processes = Processes(2)
-    other = processes.start(1)
+    process_1 = processes.start(1)
     with socket.create_server(("127.0.0.1", processes.port)) as server:
 
         def answer() -> None:
@@ -192,5 +192,5 @@ def test_another_program_at_the_port_is_not_process_0() -> None:
         assert "another program is at" in str(error(processes.start(1, seconds=0.5)))
         server.shutdown(socket.SHUT_RDWR)
         thread.join()
-    for each in (processes.start(0), other):
+    for each in (processes.start(0), process_1):
         each.result(timeout=LONG)

@@ -45,10 +45,10 @@ def test_a_mesh_checks_its_kernels_and_trains_as_without_them(folder: Path) -> N
     pytest.importorskip("jax")
     losses = {}
     for kernel in ("false", "true"):
-        found = fit(folder, kernel, **{"train.attention_kernel": kernel})
-        assert found.returncode == 0, found.stderr
-        told = "the attention kernel matches plain attention on this device" in found.stderr
-        assert told == (kernel == "true")
+        result = fit(folder, kernel, **{"train.attention_kernel": kernel})
+        assert result.returncode == 0, result.stderr
+        is_reported = "the attention kernel matches plain attention on this device" in result.stderr
+        assert is_reported == (kernel == "true")
         losses[kernel] = [record["loss"] for record in metrics(folder / kernel) if "loss" in record]
     assert len(losses["true"]) == 3
     np.testing.assert_allclose(losses["true"], losses["false"], rtol=1e-5)
@@ -56,6 +56,6 @@ def test_a_mesh_checks_its_kernels_and_trains_as_without_them(folder: Path) -> N
 
 def test_a_mesh_whose_kernels_are_wrong_ends_the_run(folder: Path) -> None:
     pytest.importorskip("jax")
-    found = fit(folder, "run", "wrong", **{"train.attention_kernel": "true"})
-    assert (found.returncode, found.stdout) == (2, ""), found.stderr
-    assert "on this device, the kernel's output differs from plain attention's by" in found.stderr
+    result = fit(folder, "run", "wrong", **{"train.attention_kernel": "true"})
+    assert (result.returncode, result.stdout) == (2, ""), result.stderr
+    assert "on this device, the kernel's output differs from plain attention's by" in result.stderr

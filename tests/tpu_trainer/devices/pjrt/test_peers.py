@@ -45,8 +45,8 @@ def test_processes_exchange_values_and_end_together(report: dict[str, Any]) -> N
 
 
 def test_the_loss_or_failure_of_one_ends_the_others(report: dict[str, Any]) -> None:
-    (status, output), (failed, reason) = report["fails"]
-    assert (failed, reason.strip()) == (ExitStatus.USAGE, "mine")
+    (status, output), (failed_status, reason) = report["fails"]
+    assert (failed_status, reason.strip()) == (ExitStatus.USAGE, "mine")
     assert status == ExitStatus.INTERRUPTED, output
     assert "error: process 1 has failed: mine; the same command on all hosts continues" in output
     (status, output), _ = report["lost"]
@@ -72,9 +72,9 @@ def test_other_flags_of_the_compiler_are_rejected(report: dict[str, Any]) -> Non
 
 
 def test_a_loss_between_meeting_and_training_is_an_error_of_one_line(report: dict[str, Any]) -> None:
-    for case, killed in (("killed_after_meeting", 1), ("first_killed_after_meeting", 0)):
-        assert report[case][killed][0] == -signal.SIGKILL
-        status, output = report[case][1 - killed]
+    for case, killed_process in (("killed_after_meeting", 1), ("first_killed_after_meeting", 0)):
+        assert report[case][killed_process][0] == -signal.SIGKILL
+        status, output = report[case][1 - killed_process]
         assert status == ExitStatus.INTERRUPTED, output
         assert "error: the processes have met, but one was lost before JAX connected them" in output
 

@@ -27,16 +27,18 @@ GPT2 = {
 }
 
 
-def placed(mesh: MeshConfig, *, data: int) -> dict[str, tuple[str | None, ...]]:
-    found = place_variables(GPT2, mesh, data=data)
-    assert found.keys() == GPT2.keys()
-    others = ("optimizer", "average")
-    return {name.rpartition("h_._0/")[2]: axes for name, axes in found.items() if not name.startswith(others)}
+def place_gpt2(mesh: MeshConfig, *, data: int) -> dict[str, tuple[str | None, ...]]:
+    placement = place_variables(GPT2, mesh, data=data)
+    assert placement.keys() == GPT2.keys()
+    copies = ("optimizer", "average")
+    return {
+        name.rpartition("h_._0/")[2]: axes for name, axes in placement.items() if not name.startswith(copies)
+    }
 
 
 def test_tensor_parallelism_divides_pairs_of_matrices_and_the_vocabulary() -> None:
-    found = placed(MeshConfig(model=4), data=2)
-    assert {name: axes for name, axes in found.items() if any(axes)} == {
+    placement = place_gpt2(MeshConfig(model=4), data=2)
+    assert {name: axes for name, axes in placement.items() if any(axes)} == {
         "network/transformer/wte/embeddings": ("model", None),
         "attn/c_attn/weight": (None, "model"),
         "attn/c_attn/bias": (None, "model"),
@@ -47,25 +49,25 @@ def test_tensor_parallelism_divides_pairs_of_matrices_and_the_vocabulary() -> No
 
 
 def test_fsdp_divides_the_largest_free_dimension_and_zero_only_the_optimizer() -> None:
-    whole = placed(MeshConfig(fsdp=True), data=8)
-    assert whole["attn/c_attn/weight"] == (None, "data")
-    assert whole["network/transformer/wte/embeddings"] == (None, "data")  # a table's columns
-    assert whole["ln_1/gamma"] == (None,)  # too small
-    assert placed(MeshConfig(fsdp="keep"), data=8) == whole
-    both = placed(MeshConfig(model=4, fsdp=True), data=2)
-    assert both["mlp/c_fc/weight"] == ("data", "model")
-    assert both["network/transformer/wte/embeddings"] == ("model", "data")
-    assert both["network/transformer/wpe/embeddings"] == (None, "data")
+    data_parallel = place_gpt2(MeshConfig(fsdp=True), data=8)
+    assert data_parallel["attn/c_attn/weight"] == (None, "data")
+    assert data_parallel["network/transformer/wte/embeddings"] == (None, "data")  # a table's columns
+    assert data_parallel["ln_1/gamma"] == (None,)  # too small
+    assert place_gpt2(MeshConfig(fsdp="keep"), data=8) == data_parallel
+    tensor_parallel = place_gpt2(MeshConfig(model=4, fsdp=True), data=2)
+    assert tensor_parallel["mlp/c_fc/weight"] == ("data", "model")
+    assert tensor_parallel["network/transformer/wte/embeddings"] == ("model", "data")
+    assert tensor_parallel["network/transformer/wpe/embeddings"] == (None, "data")
     zero = place_variables(GPT2, MeshConfig(fsdp="zero"), data=8)
     assert [name.partition("/")[0] for name, axes in zero.items() if any(axes)] == ["optimizer", "average"]
-    assert not any(map(any, placed(MeshConfig(fsdp=True), data=1).values()))
+    assert not any(map(any, place_gpt2(MeshConfig(fsdp=True), data=1).values()))
 
 
 def test_the_bytes_of_a_device_are_those_of_its_parts() -> None:
     mesh = MeshConfig(model=4, fsdp=True)
     shapes = {name: GPT2[name] for name in list(GPT2)[:3]}
-    found = place_variables(shapes, mesh, data=2)
-    assert bytes_per_device(shapes, found, {"data": 2, "model": 4}) == 4 * (128 * 32 // 8 + 64 * 32 // 2 + 32)
+    axes = place_variables(shapes, mesh, data=2)
+    assert bytes_per_device(shapes, axes, {"data": 2, "model": 4}) == 4 * (128 * 32 // 8 + 64 * 32 // 2 + 32)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +95,6 @@ def test_what_does_not_fit_is_named(
 
 def test_own_rules_come_first_and_also_divide_the_optimizer() -> None:
     mesh = MeshConfig(model=4, fsdp=True, rules={"c_fc": ["model", None], "wte": [None, None]})
-    found = place_variables(GPT2, mesh, data=2)
-    assert {axes for name, axes in found.items() if "c_fc" in name} == {("model", None)}
-    assert found["network/transformer/wte/embeddings"] == (None, None)
+    placement = place_variables(GPT2, mesh, data=2)
+    assert {axes for name, axes in placement.items() if "c_fc" in name} == {("model", None)}
+    assert placement["network/transformer/wte/embeddings"] == (None, None)

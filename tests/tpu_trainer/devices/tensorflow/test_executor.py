@@ -29,10 +29,10 @@ def executor_of(vocabulary: Vocabulary, **options: Any) -> TensorFlowExecutor:
     return TensorFlowExecutor(task_of(vocabulary, config), tf.distribute.get_strategy(), **options)
 
 
-def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
-    assert found.keys() == expected.keys()
+def assert_same(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert actual.keys() == expected.keys()
     for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+        np.testing.assert_array_equal(actual[name], value, err_msg=name)
 
 
 def test_steps_in_one_call_and_from_a_state_in_the_middle_end_with_the_same_bits(
@@ -43,21 +43,21 @@ def test_steps_in_one_call_and_from_a_state_in_the_middle_end_with_the_same_bits
     batches = iter(one_by_one.distribute(rows.batches(0)))
     for step in range(2):
         one_by_one.train(batches, range(step, step + 1))
-    middle = one_by_one.state()
-    assert {name: value.shape for name, value in middle.items()} == one_by_one.state_shapes()
+    middle_state = one_by_one.state()
+    assert {name: value.shape for name, value in middle_state.items()} == one_by_one.state_shapes()
     for step in range(2, 5):
         output = one_by_one.train(batches, range(step, step + 1))
     assert float(output.input_wait) >= 0
 
     # With the clock of deterministic runs.
-    several = executor_of(vocabulary, steps_per_call=3, deterministic=True)
-    assert_same(several.state(), start)
-    several.load_state(middle.items())
-    assert_same(several.state(), middle)
-    several.train(iter(several.distribute(rows.batches(2))), range(2, 5))
-    assert_same(several.state(), one_by_one.state())
-    assert several.sums() == one_by_one.sums()
-    assert several.sums().steps == 5
-    several.clear_sums()
-    assert several.sums().steps == 0
-    assert several.non_finite() is None
+    three_by_three = executor_of(vocabulary, steps_per_call=3, deterministic=True)
+    assert_same(three_by_three.state(), start)
+    three_by_three.load_state(middle_state.items())
+    assert_same(three_by_three.state(), middle_state)
+    three_by_three.train(iter(three_by_three.distribute(rows.batches(2))), range(2, 5))
+    assert_same(three_by_three.state(), one_by_one.state())
+    assert three_by_three.sums() == one_by_one.sums()
+    assert three_by_three.sums().steps == 5
+    three_by_three.clear_sums()
+    assert three_by_three.sums().steps == 0
+    assert three_by_three.non_finite() is None
