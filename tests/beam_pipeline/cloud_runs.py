@@ -1,4 +1,4 @@
-"""What tests of gs:// share, whichever server they use: the objects of gs://data, and the arguments of `prepare`."""
+"""Inputs shared by the tests of gs:// on any server: the objects of gs://data, and the arguments of `prepare`."""
 
 from __future__ import annotations
 

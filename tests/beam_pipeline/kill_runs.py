@@ -3,7 +3,7 @@
 test_faults.py and test_convert.py run this as a program, since it forks a child for each run and must not have other
 threads.
 
-    python -m tests.beam_pipeline.kill_runs FOLDER EVERY VERB ARGUMENT…     ({OUT} stands for the output folder)
+    python -m tests.beam_pipeline.kill_runs FOLDER EVERY VERB ARGUMENT…     (the output folder replaces {OUT})
 
 For k = EVERY, 2 EVERY, …, a run is killed (SIGKILL) at its k-th change: right before it moves a file into place,
 deletes its staging folder, or releases its lock. Then its output is checked, and the same command runs again, every

@@ -1,4 +1,4 @@
-"""What the tests of `prepare` share: its command line, the content of an output folder, and a run's processes."""
+"""Helpers of the tests of `prepare`: its command line, the content of an output folder, and a run's processes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def defects(dataset: Path | str) -> list[str]:
 
 
 def fail_before_the_manifests(*_: object, **__: object) -> None:
-    """Takes the place of the last step's `commit`, so that a run ends with all its shards and no manifest."""
+    """Replaces the last step's `commit`, so that a run ends with all its shards and no manifest."""
     raise RuntimeError("stopped before the manifests")
 
 

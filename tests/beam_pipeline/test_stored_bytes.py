@@ -74,7 +74,7 @@ def write_corpus(folder: Path) -> None:
 def prepared(folder: Path, name: str) -> dict:
     """Runs one of `RUNS` in `folder`, and returns everything that must not change.
 
-    Only where the input is and which versions and engines made it are left out of its checksum and its fingerprint.
+    Only the input's place and the versions and engines that made it are excluded from its checksum and its fingerprint.
     """
     kind, file, options = RUNS[name]
     output = folder / name.split(",")[0]

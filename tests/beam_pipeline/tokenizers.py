@@ -45,7 +45,7 @@ def text_strategy() -> strategies.SearchStrategy[str]:
     return strategies.lists(part, max_size=30).map("".join)
 
 
-# As in many tokenizers: added tokens that are not special.
+# Many tokenizers have added tokens that are not special.
 SPACE_RUNS = [" " * count for count in range(2, 25)]
 LITERALS = ["\n", "\n\n", "\n\n\n", "\t\t", "<b>", "</b>", "<bold>", "<unused7>", "▁▁", "|||IP_ADDRESS|||"]
 BYTE_PIECES = ["<0x00>", "<0x0A>", "<0xE9>"]

@@ -59,7 +59,7 @@ def sandbox(objects: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory)
     """The sandbox. The images of the commit are in its registry, from the build of a push to main."""
     with ExitStack() as stack:
         new_sandbox = Sandbox(tmp_path_factory.mktemp("sandbox"), objects, stack)
-        Build(new_sandbox, IMAGES).run(last_step="template")
+        Build(new_sandbox, IMAGES).run(stop_before="template")
         yield new_sandbox
 
 

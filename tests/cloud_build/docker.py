@@ -1,7 +1,7 @@
 """The sandbox's `docker`: builds images with buildah, and runs programs in their file systems, without a daemon.
 
 A container outlives its client, its program has the process id 1, and `stop` sends SIGTERM and later SIGKILL, as with
-docker. There are only the commands and options that the builds and the TPU's hosts use; others are refused. Standard
+docker. It supports only the commands and options that the builds and the TPU's hosts use. Standard
 library only.
 
 $SANDBOX is the sandbox's folder, see `sandbox.Sandbox`. If $MACHINE_WITHOUT_TPU is set, the trainer's image for a CPU

@@ -39,10 +39,10 @@ class Build:
         self._build = load(file)
         self._values = {**BUILT_IN, "BUILD_ID": self.id, **self._build.substitutions, **values}
 
-    def run(self, *, last_step: str | None = None) -> None:
-        """Runs the steps that have not run, up to and without the step `to`. Each must succeed."""
+    def run(self, *, stop_before: str | None = None) -> None:
+        """Runs the steps that have not run, up to but not including `stop_before`. Each must succeed."""
         for step in self._build.steps:
-            if step.id == last_step:
+            if step.id == stop_before:
                 return
             if not self._output(step.id).exists():
                 status = self.start(step.id).wait()
@@ -81,7 +81,7 @@ class Step:
         return self._process.wait(timeout=1800)
 
     def wait_until(self, description: str, condition: Callable[[], bool]) -> None:
-        """Waits until something is so, while the step runs."""
+        """Waits until a condition holds, while the step runs."""
         wait_for(f"{self._name}: {description}", lambda: condition() or None, self._check_running)
         self._check_running()
 

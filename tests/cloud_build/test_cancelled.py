@@ -16,7 +16,7 @@ def test_builds_that_are_cancelled_in_each_step_end_with_the_dataset_and_model_o
     sandbox: Sandbox, expected: dict[str, bytes], finished_build: Build
 ) -> None:
     build = build_of(sandbox, "v2.0")
-    build.run(last_step="dataset")
+    build.run(stop_before="dataset")
     step = build.start("dataset")
     step.wait_until("the container runs", lambda: "prepare" in sandbox.tools.containers())
     assert_cancelled(step, sandbox, "v2-0")
@@ -28,14 +28,14 @@ def test_builds_that_are_cancelled_in_each_step_end_with_the_dataset_and_model_o
     assert not manifests(sandbox, "v2-0")
 
     build = build_of(sandbox, "v2.0")
-    build.run(last_step="verify")
+    build.run(stop_before="verify")
     assert sandbox.objects("datasets/v2-0") == expected
     step = build.start("verify")
     step.wait_until("the job runs", lambda: sandbox.flink.running_job() is not None)
     assert_cancelled(step, sandbox, "v2-0")
     assert build.start("verify").wait() == 0
 
-    build.run(last_step="train")
+    build.run(stop_before="train")
     for service in ("tpu", "vertex"):
         step = start_training(build, sandbox, "v2-0", service)
         assert_cancelled(step, sandbox, "v2-0")
@@ -52,7 +52,7 @@ def test_builds_that_are_cancelled_in_each_step_end_with_the_dataset_and_model_o
 
 def test_what_a_killed_build_leaves_is_cleaned_up(sandbox: Sandbox, expected: dict[str, bytes]) -> None:
     killed_build = build_of(sandbox, "v3.0")
-    killed_build.run(last_step="dataset")
+    killed_build.run(stop_before="dataset")
     step = killed_build.start("dataset")
     step.wait_until("some work units are finished", lambda: bool(units(sandbox, "v3-0")))
     step.kill("prepare")
@@ -62,7 +62,7 @@ def test_what_a_killed_build_leaves_is_cleaned_up(sandbox: Sandbox, expected: di
 
     # The killed launcher may still be alive somewhere, so its lock holds for some minutes.
     build = build_of(sandbox, "v3.0")
-    build.run(last_step="dataset")
+    build.run(stop_before="dataset")
     step = build.start("dataset")
     assert step.wait() == 2
     lock = f"gs://{BUCKET}/datasets/v3-0/_staging/run.lock"
@@ -72,7 +72,7 @@ def test_what_a_killed_build_leaves_is_cleaned_up(sandbox: Sandbox, expected: di
     assert build.start("dataset").wait() == 0
     assert sandbox.objects("datasets/v3-0") == expected
 
-    build.run(last_step="train")
+    build.run(stop_before="train")
     start_training(build, sandbox, "v3-0", "tpu").kill("launch")
     assert sandbox.tpu.exists
     clean_up(sandbox, build)

@@ -61,7 +61,7 @@ def start_step(
         values: The substitutions.
         workspace: The folder in place of /workspace.
         environment: Variables in addition to those of the step.
-        options: Of `subprocess.Popen`.
+        options: Arguments of `subprocess.Popen`.
     """
     path = workspace.parent / f"{step.id}.sh"
     path.write_text(step.script.replace("/workspace", str(workspace)))

@@ -1,4 +1,4 @@
-"""Cloud Build's files: whether the API accepts them, and what they do."""
+"""Cloud Build's files are accepted by its API, and their steps do what they should."""
 
 from __future__ import annotations
 

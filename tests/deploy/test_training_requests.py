@@ -38,7 +38,7 @@ def test_launch_knows_the_states_of_jobs() -> None:
     assert running_states <= set(JobState.__members__) and "JOB_STATE_SUCCEEDED" not in running_states
 
 
-# By the IAM sections of the methods in Compute Engine's REST reference.
+# From the IAM sections of the methods in Compute Engine's REST reference.
 COMPUTE_PERMISSIONS = {
     "instanceTemplates": ("create", "get", "delete"),
     "resourcePolicies": ("create", "get", "delete"),

@@ -85,7 +85,7 @@ def wait_for(
     """Calls `find` until it returns something else than None, and returns that.
 
     Args:
-        what: What to wait for, for the error message.
+        description: Name of the awaited event, for the error message.
         find: Looks for it.
         check: Raises an exception if waiting is pointless.
         seconds: How long to wait.

@@ -51,7 +51,7 @@ class Spark:
                     url,
                 ),
             )
-        # In the job server, which is the driver of all jobs.
+        # The job server is the driver of all jobs.
         settings = {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",

@@ -39,7 +39,7 @@ def arguments(tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> list
 def expected(
     arguments: list[object], run_successfully: Pipeline, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, bytes]:
-    """What the in-process runner writes."""
+    """The files that the in-process runner writes."""
     folder = tmp_path_factory.mktemp("expected") / "out"
     run_successfully(*arguments, "--output", folder)
     return content(folder)

@@ -1,4 +1,4 @@
-"""Checks what must hold after every run, whatever happened to it.
+"""Checks the invariants of an output folder after a run, whatever happened to it.
 
 An output folder has either no dataset, or one that both `verify` and an independent reader find complete. Files that do
 not belong to the run are unchanged. If the independent reader finds damage, `verify` must find some, too.

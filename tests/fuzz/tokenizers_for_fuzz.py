@@ -64,7 +64,7 @@ def _byte_level(for_text: bool = False) -> tuple[Tokenizer, dict[str, str]]:
     return tokenizer, {"bos": "<|endoftext|>", "eos": "<|endoftext|>", "unk": "<|endoftext|>", "pad": "<pad>"}
 
 
-# With `of_text`, the tokenizer reads the text of a control token as plain text.
+# With `for_text`, the tokenizer reads the text of a control token as plain text.
 TOKENIZERS: dict[str, Callable[..., tuple[Tokenizer, dict[str, str]]]] = {
     "unigram": _unigram,
     "wordpiece": _wordpiece,

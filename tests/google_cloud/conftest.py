@@ -1,4 +1,4 @@
-"""Fixtures of the tests on a server that is not ours."""
+"""Fixtures of the tests on an independent server."""
 
 from tests.beam_pipeline.conftest import corpus, documents, tokenizer_folder
 

@@ -45,7 +45,7 @@ class Dataflow(Loopback):
 
     Args:
         bucket: Where pipelines are staged.
-        work: Does the work of a job; by default, runs its staged pipeline. An exception fails the job. It must end soon
+        run_job: Executes a job; by default, runs its staged pipeline. An exception fails the job. It must end soon
             after `cancelled[job.id]` is set.
         project: The only project that the stand-in serves.
         region: The only region.

@@ -1,4 +1,4 @@
-"""fake-gcs-server (https://github.com/fsouza/fake-gcs-server), an implementation of Cloud Storage that is not ours.
+"""fake-gcs-server (https://github.com/fsouza/fake-gcs-server), an independent implementation of Cloud Storage.
 
 Standard library only, since both programs' environments import it.
 """

@@ -155,7 +155,7 @@ class Gcs(Loopback):
         }
 
     def _fails(self, count: str, interval: int) -> bool:
-        """Counts a request and returns whether it is an `every`-th one, which must fail."""
+        """Counts a request and returns whether it is an `interval`-th one, which must fail."""
         with self._lock:
             is_failure = next(self._counts[count]) % interval == 0 if interval else False
             self.failures += is_failure

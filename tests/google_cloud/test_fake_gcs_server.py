@@ -1,4 +1,4 @@
-"""gs:// in and out on fake-gcs-server, a server of Cloud Storage's API that is not ours."""
+"""Input and output in gs:// on fake-gcs-server, an independent server of Cloud Storage's API."""
 
 from __future__ import annotations
 

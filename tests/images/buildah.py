@@ -41,7 +41,7 @@ class Image:
 
     name: str
     log: str
-    """What its build printed."""
+    """The output of its build."""
 
     def inspect(self) -> dict:
         """Returns its description, in the format of the Open Container Initiative."""

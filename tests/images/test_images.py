@@ -1,4 +1,4 @@
-"""The images, built from their Dockerfiles, do what they are for."""
+"""The images, built from their Dockerfiles, run the programs."""
 
 from __future__ import annotations
 

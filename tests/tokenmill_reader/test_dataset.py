@@ -391,10 +391,10 @@ def test_checksums_are_compared_on_request_and_in_a_seeded_sample(tmp_path: Path
     for offset in range(2500, 2560):  # a byte of an id that still is one
         path.write_bytes(data[:offset] + bytes([data[offset] ^ 1]) + data[offset + 1 :])
         try:
-            found = Dataset.open(folder, check=0)[:]["input_ids"]
+            ids = Dataset.open(folder, check=0)[:]["input_ids"]
         except DatasetError:
             continue
-        record = int(np.flatnonzero((found != IDS).any(axis=1))[0])
+        record = int(np.flatnonzero((ids != IDS).any(axis=1))[0])
         break
     assert record is not None
     message = rf"record {record}: the checksum of its data is wrong"

@@ -119,7 +119,7 @@ def test_the_compiler_accepts_the_kernel_and_counts_its_flops(
 
 
 def test_the_longest_rows_compile() -> None:
-    # Of the supported generations, v4 has the least on-chip memory.
+    # v4 has the least on-chip memory of the supported generations.
     result = compile_module(attention("float32", LENGTHS[-1], True).lower(), Topology.parse("v4:1x1x1"))
     assert isinstance(result, Executable)
 

@@ -52,7 +52,7 @@ def test_fsdp_divides_weights_and_sends_as_little_as_zero_3(
     assert (
         12 * WEIGHTS / 8 < report["hbm"]["arguments"] < 1.3 * 12 * WEIGHTS / 8
     )  # biases and norms are whole
-    # In bfloat16. With `true`, for the forward and for the backward pass.
+    # Weights are gathered in bfloat16; with `true`, for the forward and for the backward pass.
     bytes_by_kind = {each["kind"]: each["bytes"] / (2 * WEIGHTS) for each in report["collectives"]}
     assert 0.9 * gathers < bytes_by_kind["all-gather"] < 1.2 * gathers
     assert 0.7 < bytes_by_kind["reduce-scatter"] < 1.2  # some small gradients are summed whole

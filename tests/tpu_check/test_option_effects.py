@@ -1,4 +1,4 @@
-"""Each option that should change the compiled TPU program does: TensorFlow or XLA can drop what an option asks for.
+"""Each option that should change the compiled TPU program does: TensorFlow or XLA could discard its effect.
 
 Other files test gradient_checkpointing, attention_kernel, mesh.fsdp true and mesh.model.
 """

@@ -13,7 +13,7 @@ _serve = compile_process._serve
 
 
 def serve(pipe: Connection, topology: Topology) -> None:
-    """As compile_process._serve, but a report takes ten minutes."""
+    """Like compile_process._serve, but a report takes ten minutes."""
     compile_process._report = lambda *arguments: time.sleep(600)
     _serve(pipe, topology)
 

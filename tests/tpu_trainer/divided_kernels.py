@@ -1,4 +1,4 @@
-"""Trains with the attention kernel on a mesh of 8 CPU devices that pass for a TPU, for training/test_partitioning.py.
+"""Trains with the attention kernel on a mesh of 8 CPU devices that imitate a TPU, for training/test_partitioning.py.
 
 A process of its own: the number of CPU devices is fixed when a process starts. CPUs have no such kernels: after they
 are divided, each becomes a call of kernel_reference.run for a device's shapes. The first argument is `right`, or

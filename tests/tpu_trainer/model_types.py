@@ -13,7 +13,7 @@ from tpu_trainer.network.model_types import CONFIG_VALUES, EXPORTABLE
 _BERT = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 _GPT = {"n_embd": 16, "n_layer": 2, "n_head": 2}
 _XLM = {"emb_dim": 16, "n_layers": 2, "n_heads": 2}
-# As in the published DeBERTa; transformers' defaults are BERT's.
+# The published DeBERTa's values; transformers' defaults are BERT's.
 _RELATIVE = {"relative_attention": True, "position_biased_input": False, "pos_att_type": ["c2p", "p2c"]}
 _SIZES: dict[str, dict[str, Any]] = {
     "ctrl": _GPT | {"dff": 24},
@@ -38,7 +38,7 @@ _DIFFERENT = frozenset(
     (("mlm", "roberta"), ("mlm", "deberta-v2"), ("mlm", "xlm"), ("clm", "gpt2"), ("clm", "mistral"))
 )
 EVERY_TYPE = [pytest.param(*each, marks=() if each in _DIFFERENT else pytest.mark.wide) for each in ALL]
-"""For parametrize: `make test` runs the types that differ most, `make test-all` all."""
+"""Parameters of tests: `make test` runs the types that differ most, `make test-all` all."""
 
 
 def small_config(model_type: str) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def other_configs(model_type: str) -> list[dict[str, Any]]:
     return [config | {"do_layer_norm_before": False}, config | {"_remove_final_layer_norm": True}]
 
 
-# Of wide models.
+# The values of wide models.
 VOCABULARY, LENGTH = 512, 64
 
 

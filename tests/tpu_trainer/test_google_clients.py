@@ -1,4 +1,4 @@
-"""What the answers and failures of Google's services mean, whichever client sends the request."""
+"""The interpretation of responses and failures of Google's services, whichever client sends the request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each host of a TPU runs at its start, with stand-ins for curl and docker that record their calls."""
+"""The script that each host of a TPU runs at its start, with stand-ins for curl and docker that record calls."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ sys.exit(int(os.environ.get("STATUS_OF_" + sys.argv[1].upper(), 0)))
 
 @dataclass(frozen=True)
 class Host:
-    """What a start left: the script's exit status, docker's calls by their first word, and what was uploaded."""
+    """The effects of a start: the script's exit status, the calls of docker, and the uploads."""
 
     status: int
     calls: list[list[str]]

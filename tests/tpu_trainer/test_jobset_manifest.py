@@ -1,4 +1,4 @@
-"""The manifest of a JobSet: what its containers execute, and which hosts it asks for."""
+"""The manifest of a JobSet: the command of its containers, and the hosts that it requests."""
 
 from __future__ import annotations
 

@@ -300,7 +300,7 @@ launch(parse(arguments)[1], google(url, storage), sleep=lambda seconds: None)
 
 
 class Died(BaseException):
-    """Stands for the end of the launching machine."""
+    """Represents the end of the launching machine."""
 
 
 @pytest.mark.parametrize("service", SERVICES)

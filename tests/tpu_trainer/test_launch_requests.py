@@ -1,4 +1,4 @@
-"""What `launch` requests of the Cloud TPU API and of Compute Engine, by the types and values of their libraries."""
+"""The requests of `launch` to the Cloud TPU API and Compute Engine, parsed with the types of their libraries."""
 
 from __future__ import annotations
 

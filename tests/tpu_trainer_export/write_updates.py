@@ -33,7 +33,7 @@ def main(folder: Path) -> None:
     optimizer = build_optimizer(config, schedule, variables=variables)
     updated: dict[str, list[np.ndarray]] = {name: [] for name in names}
     for step_gradients in zip(*gradients, strict=True):
-        # As in Task.step.
+        # Task.step does the same.
         clipped, _ = tf.clip_by_global_norm([tf.constant(each) for each in step_gradients], config.clip_norm)
         optimizer.apply_gradients(zip(clipped, variables, strict=True), skip_gradients_aggregation=True)
         for name, variable in zip(names, variables, strict=True):

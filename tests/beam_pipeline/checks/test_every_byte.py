@@ -1,4 +1,4 @@
-"""No byte of a dataset can change without `verify` saying so: every file, and every key of the manifest."""
+"""No byte of a dataset can change without `verify` reporting it: every file, and every key of the manifest."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def pristine_dataset(make) -> Path:
 
 @pytest.fixture(scope="module")
 def single_split_dataset(make) -> Path:
-    """A dataset of one split; those who change it restore it."""
+    """A dataset of one split. Tests that change it restore it."""
     return make("single", "--shard_size", "200")
 
 
@@ -55,7 +55,7 @@ def dataset(pristine_dataset: Path, tmp_path: Path) -> Path:
 
 
 def protected(folder: Path) -> list[Path]:
-    """All files that belong to the dataset: only the report can be made again, and is outside of the guarantee."""
+    """All files that belong to the dataset: the report can be regenerated, so it is not guaranteed."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "report.html")
     assert {path.name for path in files} >= {MANIFEST, "statistics.json", "units.jsonl", "schema.pbtxt"}
     # Two shards with their offsets and four files of each split, two of the tokenizer.
@@ -168,7 +168,7 @@ def test_with_a_new_checksum_all_that_can_be_recomputed_is_noticed(dataset: Path
     assert unnoticed_places == set()
 
 
-# The options that something else in the dataset tells, too. docs/dataset-format.md says what nothing else tells.
+# The options that other files of the dataset determine, too; docs/dataset-format.md lists those that none does.
 TOLD_TWICE = {"max_length", "shard_size", "num_shards", "seed", "shuffle", "splits"}
 TOLD_TWICE |= {"attention_mask", "segment_ids", "position_ids"}
 CHOICES = {"dedup", "document", "packing", "split_by"}  # options that have a few values only

@@ -1,6 +1,6 @@
 """A foreign dataset with hostile values in any of its JSON files is refused by every verb, which touches nothing else.
 
-Checksums are recomputed, as somebody would who forges a dataset.
+Checksums are recomputed, as by a forger.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def forge(split: Path, manifest: dict[str, Any]) -> None:
 
 
 def verbs(out: Path) -> list[Callable[[], object]]:
-    """What reads a foreign dataset."""
+    """The command lines that read a foreign dataset."""
 
     def inspect_record() -> None:
         inspection.main([str(out), "--record", "train:0:1"])
@@ -136,7 +136,7 @@ def verbs(out: Path) -> list[Callable[[], object]]:
 
 
 def problems(out: Path, case: str) -> list[str]:
-    """Runs all verbs; returns a message for each that ends by another error than those for users."""
+    """Runs all verbs; returns a message for each that ends with an error other than those for users."""
     messages = []
     for number, verb in enumerate(verbs(out)):
         try:

@@ -21,7 +21,7 @@ from beam_pipeline.sources.reading import read_unit
 from beam_pipeline.steps.unit_rows import UnitRows
 from beam_pipeline.verbs import prepare
 
-# Options that say where things are, how the run goes, or when it fails. The list of inputs stands for `input`, the
+# Options that specify where things are, how the run goes, or when it fails. The list of inputs stands for `input`, the
 # tokenizer's content for `tokenizer`, and `splits` for `split`.
 NO_INFLUENCE = {"tokenizer", "split", "output", "max_bad_ratio", "engine", "analyze", "overwrite", "resume"}
 NO_INFLUENCE |= {"estimate", "prices", "skip_memory_check", "wait"}

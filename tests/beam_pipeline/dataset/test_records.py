@@ -25,7 +25,7 @@ PLAIN = feature_names(attention_mask=True, segment_ids=False, position_ids=False
 
 
 def encode(block: RowBlock, features, max_value=2**31 - 1) -> bytes:
-    """Returns the bytes that all encoders of this installation give."""
+    """Returns the bytes on which all encoders of this installation agree."""
     data = encode_by_protobuf(block, features=features)
     assert encode_rows(block, features=features, max_value=max_value) == data
     return data

@@ -1,4 +1,4 @@
-"""The summary, the manifests and the report name the engine, and what it has left to Hugging Face's `tokenizers`."""
+"""The summary, the manifests and the report name the engine, and what Hugging Face's `tokenizers` encoded instead."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def run(source: Path, tokenizer_folder: Path, tmp_path: Path):
 
 
 def engines(dataset: Path) -> list[dict]:
-    """Returns what the manifests have about engines, which must be equal in all splits."""
+    """Returns the manifests' entries about engines, which must be equal in all splits."""
     engines_by_split = [read_manifest(str(dataset / split))["engines"] for split in ("train", "validation")]
     assert engines_by_split[0] == engines_by_split[1]
     return engines_by_split[0]

@@ -29,7 +29,7 @@ SCORES = [
 ]
 
 Vocabulary = list[list]
-"""Pieces and their scores."""
+"""The pieces and their scores."""
 
 
 def random_vocabulary(rng: random.Random, chars: str) -> Vocabulary:

@@ -1,4 +1,4 @@
-"""What holds for every format of rows: encoding and decoding, equal bytes for equal rows, errors for damage."""
+"""Properties of every format of rows: encoding and decoding, equal bytes for equal rows, errors for damage."""
 
 from __future__ import annotations
 

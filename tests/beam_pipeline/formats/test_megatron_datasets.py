@@ -43,7 +43,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory, tokenizer_folder: Path) 
 
 @pytest.fixture(scope="module")
 def expected(jsonl: Path, tokenizer: Path) -> list[list[int]]:
-    """What preprocess_data.py writes with --append-eod: a document for each line, in their order."""
+    """The output of preprocess_data.py with --append-eod: a document for each line, in their order."""
     hf_tokenizer = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
     hf_tokenizer.encode_special_tokens = True
     texts = [json.loads(line)["text"] for line in jsonl.read_text().splitlines()]

@@ -57,7 +57,7 @@ def test_records_of_any_shape_are_those_of_the_encoder_in_python(rows, max_lengt
     )
     starts = rng.integers(0, 256, (rows, -(-max_length // 8)), np.uint8)
     block = RowBlock(ids, rng.integers(0, max_length, rows, np.uint32, endpoint=True), starts)
-    # Also of rows that are not adjacent in memory.
+    # Rows need not be adjacent in memory.
     block = RowBlock(np.repeat(ids, 2, axis=0)[::2], block.lengths, starts)
     expected = encode_by_protobuf(block, features=features)
     assert encode_rows(block, features=features, max_value=2**31 - 1) == expected

@@ -213,7 +213,7 @@ def test_a_job_that_dataflow_refuses(dataflow: Dataflow, gcs: Gcs, tokenizer_fol
     with pytest.raises(DataError, match=r"Dataflow rejects the job: .*quota of CPUs"):
         prepare.main(arguments(dataflow, tokenizer_folder))
     assert gcs.objects_below(OUT) == {}
-    # There is a job of this name: by all that is known, it may be the one that was to write here.
+    # There is a job of this name, which may be the one that was to write here.
     dataflow.refuse = (409, "(3c4d): There is already an active job named prepare-small")
     with pytest.raises(StillRunning, match="already an active job"):
         prepare.main(arguments(dataflow, tokenizer_folder))

@@ -17,7 +17,7 @@ from beam_pipeline.sources.units import BadRecord, WorkUnit
 
 
 class Corpus:
-    """All that is read from an input: documents (name, place, text) in order, bad records, the number of blanks."""
+    """Everything read from an input: documents (name, place, text) in order, bad records, the number of blanks."""
 
     def __init__(self, config: InputConfig):
         self.plan = plan(config)

@@ -1,4 +1,4 @@
-"""How many requests and bytes it takes to read from Cloud Storage."""
+"""The numbers of requests and bytes that reading from Cloud Storage takes."""
 
 from __future__ import annotations
 

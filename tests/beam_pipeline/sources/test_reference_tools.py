@@ -1,4 +1,4 @@
-"""Compressed files of all kinds: what their format's own tool decompresses is read, or refused for the true reason."""
+"""Compressed files: what their format's own tool decompresses is read, or refused for the right reason."""
 
 from __future__ import annotations
 

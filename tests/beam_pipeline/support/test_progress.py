@@ -1,4 +1,4 @@
-"""What a terminal shows of steps that take long, and that nothing else does."""
+"""Long steps show their progress on a terminal; short steps and other outputs show none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tokenizer's folder contains cannot break messages, the manifest or the report, and has no traceback."""
+"""No content of a tokenizer's folder breaks messages, the manifest or the report, or causes a traceback."""
 
 from __future__ import annotations
 

@@ -264,7 +264,7 @@ def test_a_folder_that_cannot_be_loaded_says_why_in_one_line(
 
 @pytest.mark.parametrize("bos", [True, False])
 def test_the_tokenizer_json_of_a_fast_class_that_is_code_is_used_without_the_code(bos, save, tmp_path):
-    """As in InternLM 2's folder."""
+    """InternLM 2's folder has such a class."""
     config = {
         **FAST,
         "add_bos_token": bos,

@@ -117,7 +117,7 @@ def test_fewer_tokens_than_characters(model: str):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_literals_of_special_tokens_in_the_sample_are_text(model: str):
-    """As in a web page about tokenizers: `<mask>` is neither learnt nor interpreted as the special token."""
+    """A web page about tokenizers may contain `<mask>`, which is neither learnt nor taken for the special token."""
     hostile_texts = ["<s> a <mask> b </s> <pad> [MASK] [CLS] <|endoftext|> <|mask|> <unk> [UNK]"] * 50
     tokenizer = train(model, lambda: [*TEXTS, *hostile_texts], vocab_size=500, allow_smaller=True).tokenizer
     vocabulary = json.loads(tokenizer.to_str())["model"]["vocab"]

@@ -35,7 +35,7 @@ def sigint_interrupts() -> Iterator[None]:
 
 
 def once_it_runs(action: Callable[[], None]) -> None:
-    """Calls `act` in a thread once a child process exists."""
+    """Calls `action` in a thread once a child process exists."""
 
     def wait() -> None:
         while not multiprocessing.active_children():

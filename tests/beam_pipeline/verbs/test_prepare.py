@@ -63,7 +63,7 @@ def run(tmp_path: Path, corpus: Path, tokenizer_folder: Path):
 
 
 def units_of(split: Path) -> list[dict]:
-    """Returns the split's units. The last one stands for the tails."""
+    """Returns the split's units. The last one represents the tails."""
     return [json.loads(line) for line in (split / "units.jsonl").read_text().splitlines()]
 
 
@@ -77,7 +77,7 @@ def test_concat_holds_the_stream_of_all_documents(run, encoded, documents, shuff
     tail_tokens = columns["input_ids"][unit_ends[-1] :][
         columns["attention_mask"][unit_ends[-1] :] == 1
     ].tolist()
-    # A unit's documents are those whose first byte lies in its range.
+    # A unit's documents are those whose first byte is in its range.
     lines = [
         len((document + ("\n\n" if i % 7 == 0 else "\n")).encode()) for i, document in enumerate(documents)
     ]
@@ -167,7 +167,7 @@ def test_equal_documents_share_a_split_and_can_be_dropped(run, tmp_path, documen
     assert sum(totals["all"]) == 550 and sum(totals["kept"]) == unique
     excluded = json.loads((deduplicated / "train" / "manifest.json").read_bytes())["excluded"]
     assert excluded["duplicate_documents"] == 550 - unique
-    # With one split's documents all in it and none in the other, each split's vocabulary of documents is its own.
+    # No document is in both splits.
     assert all(count > 50 for count in totals["kept"])
     assert defects(deduplicated) == []
 

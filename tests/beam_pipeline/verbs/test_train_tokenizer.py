@@ -92,7 +92,7 @@ def test_the_sample_is_a_share_of_the_documents_by_hash(tmp_path: Path):
     )
     order = texts["x.txt"] + texts["y.txt"]
     assert [order.index(text) for text in read] == sorted(order.index(text) for text in read)
-    # A sample that came out too large is thinned: to about what is wanted, and to a part of what it was.
+    # A sample that is too large is reduced to a subset of about the requested size.
     half_sample = corpus_sample.Sample(str(tmp_path), 0.4, full_sample.bytes // 2)
     assert 0.4 < half_sample.bytes / full_sample.bytes < 0.6
     assert set(half_sample.texts()) < set(read)

@@ -1,4 +1,4 @@
-"""What a terminal shows while nothing else can be shown, and that a file or pipe gets nothing of it."""
+"""Long work shows its elapsed time on a terminal, and nothing in a file or pipe."""
 
 from __future__ import annotations
 

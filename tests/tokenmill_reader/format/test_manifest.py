@@ -1,4 +1,4 @@
-"""Parsing manifests: in pieces or as a whole, the same content, and nothing that readers may take differently."""
+"""Parsing manifests in pieces or as a whole: the same content, and nothing that readers may interpret differently."""
 
 from __future__ import annotations
 

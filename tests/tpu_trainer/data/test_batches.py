@@ -1,4 +1,4 @@
-"""The batches, against the rows that were written."""
+"""The batches, compared with the rows that were written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening a split, and what is said where it is not whole."""
+"""Opening a split, and the messages if it is incomplete."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_shard_cut_off(split_folder: Path) -> None:
 def test_a_shard_with_another_checksum_than_the_manifest(
     split_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a listing has checksums, as Cloud Storage's has, they are compared before anything is read."""
+    """If a listing has checksums, as Cloud Storage's does, they are compared before anything is read."""
     manifest = json.loads((split_folder / "manifest.json").read_text())
     edit_manifest(split_folder, shards=[entry | {"crc32c": "0a1b2c3d"} for entry in manifest["shards"]])
     url = f"file://{split_folder}"

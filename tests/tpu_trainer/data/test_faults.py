@@ -1,4 +1,4 @@
-"""The messages about shards that differ from what they should be."""
+"""The messages about shards that are damaged or do not match the dataset."""
 
 from __future__ import annotations
 

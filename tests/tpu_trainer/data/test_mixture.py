@@ -1,4 +1,4 @@
-"""The datasets of a run as one: the rows' statistics, and what does not fit together."""
+"""The datasets of a run as one: the rows' statistics, and datasets that do not fit together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where words begin, for each kind of tokenizer."""
+"""The beginnings of words, for each kind of tokenizer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KINDS = ("WordPiece", "ByteLevel", "Metaspace")
 
 
 def tokenizer_of(kind: str) -> PreTrainedTokenizerFast:
-    """A tokenizer of few tokens, so that most words are several."""
+    """A tokenizer of few tokens, so that most words have several."""
     specials = ["<unk>", "<s>"]
     if kind == "WordPiece":
         tokenizer = Tokenizer(models.WordPiece(unk_token="<unk>"))

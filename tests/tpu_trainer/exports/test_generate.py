@@ -122,7 +122,7 @@ def test_the_end_token_ends_a_text(causal: Path) -> None:
     generator = generator_of(causal)
     (text,) = continue_texts(generator, ["w1 w2 w3"])
     words = text.split()
-    # As if the model generated the end token as its third token.
+    # Imitates a model that generates the end token as its third token.
     generator._tokenizer.add_special_tokens({"eos_token": words[5]})
     before = words.index(words[5], 3)
     assert continue_texts(generator, ["w1 w2 w3"]) == [" ".join(words[:before])]

@@ -81,7 +81,7 @@ def test_ids_that_pad_the_vocabulary_are_never_predicted(vocabulary: Vocabulary)
 
 @pytest.mark.parametrize("pad_id", [0, 1, 3])
 def test_roberta_counts_positions_from_the_tokenizers_padding_id(vocabulary: Vocabulary, pad_id: int) -> None:
-    # As in PyTorch's class; TensorFlow's always counts from 1.
+    # PyTorch's class does so; TensorFlow's always counts from 1.
     model = model_of("roberta", replace(vocabulary, pad_id=pad_id))
     ids, mask = rows(model.vocabulary)
     assert model.network.config.max_position_embeddings == LENGTH + pad_id + 1
@@ -216,7 +216,7 @@ def test_values_without_effect_on_the_network_are_dropped_from_init_from(tmp_pat
     )
 
 
-# As transformers 5 writes it.
+# The form that transformers 5 writes.
 MISTRAL_5: dict[str, Any] = {
     "model_type": "mistral",
     "head_dim": 8,

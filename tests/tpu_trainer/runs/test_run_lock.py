@@ -123,7 +123,7 @@ def test_the_lock_in_cloud_storage(gcs: Gcs) -> None:
     first.acquire()
     with pytest.raises(UsageError, match=r"run.lock: another `fit` \(process .* another --output_dir"):
         lease(gcs, lambda seconds: first.renew()).acquire()
-    # It is given back while another one waits.
+    # It is released while another one waits.
     second = lease(gcs, lambda seconds: first.release())
     second.acquire()
     waits: list[float] = []

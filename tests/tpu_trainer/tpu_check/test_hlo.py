@@ -1,4 +1,4 @@
-"""What the text of optimized HLO tells: FLOPs, traffic, loops and collectives."""
+"""Figures parsed from the text of optimized HLO: FLOPs, traffic, loops and collectives."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ ENTRY %main (weights: f32[514,768]) -> f32[136,768] {{
     assert size.total == pytest.approx(2 * 4 * 136 * 768, abs=8)
 
 
-# As libtpu writes it: an all-gather in fusions that start it, overlap with it and end it; fusions that replace
+# The form that libtpu writes: an all-gather in fusions that start it, overlap with it and end it; fusions that replace
 # reduce-scatters, which share a channel; a ring of permutations in a loop that advances two steps at a time.
 ASYNCHRONOUS = """\
 HloModule step, is_scheduled=true, num_partitions=8

@@ -68,7 +68,7 @@ PLANS, REFUSED_PLANS = plans(CONFIG, FACTS, TOPOLOGY)
 
 
 class Compiler:
-    """Has figures that are a line in the layers, as of real programs about."""
+    """A stand-in for the compiler, whose figures are linear in the number of layers, as real ones nearly are."""
 
     def __init__(self, *, gb_per_row: float = 0.1, overhead: float = 1.0, seed: int = 0) -> None:
         self.gb_per_row = gb_per_row
@@ -82,7 +82,7 @@ class Compiler:
         share = (1 + (LAYERS if layers is None else layers)) / (1 + LAYERS)
         plan = candidate.plan
         lower_bounds = least_seconds(candidate, PLANS[plan], FACTS, TOPOLOGY)
-        # Something that differs between candidates but depends on nothing else.
+        # Noise that depends only on the candidate.
         noise = math.sin(crc32(f"{plan.model} {plan.fsdp} {self.seed}".encode())) ** 2
         seconds = {name: value * (1 + self.overhead * noise) for name, value in lower_bounds.items()}
         # Small micro-batches read the weights more often.

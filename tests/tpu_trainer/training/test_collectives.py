@@ -1,4 +1,4 @@
-"""What devices send each other in a step of --strategy pjrt, by XLA's partitioner on CPU devices.
+"""The collectives of a step of --strategy pjrt, with XLA's partitioner on CPU devices.
 
 CPU programs have all-reduces where TPUs have reduce-scatters: bytes are compared, not kinds.
 """
@@ -14,7 +14,7 @@ from tests.tpu_trainer import cpu_devices
 from tests.tpu_trainer.mesh_collectives import GROUP_ROWS, HIDDEN, LAYERS, LENGTH, VOCABULARY
 
 TABLE = 4 * VOCABULARY * HIDDEN
-# Of a group of devices, in one place of the network.
+# The activations of a group of devices at one place of the network.
 ACTIVATIONS = 4 * GROUP_ROWS * LENGTH * HIDDEN
 EXCESS = 1.2
 
@@ -43,7 +43,7 @@ def test_data_parallel_devices_sum_the_gradient_once_for_all_chunks_of_the_loss(
 
 def test_fsdp_gathers_each_weight_twice_and_sums_its_gradient_once(report: dict[str, Any]) -> None:
     collectives = report["fsdp"]
-    # As in ZeRO-3: for the forward and for the backward pass.
+    # Like ZeRO-3: for the forward and for the backward pass.
     assert 1.8 * report["weights"] <= bytes_of(collectives, "all-gather") <= EXCESS * 2 * report["weights"]
     assert collectives["all-gather"]["count"] <= 2 * report["variables"]
     sums = bytes_of(collectives, "all-reduce") + bytes_of(collectives, "reduce-scatter")

@@ -133,7 +133,7 @@ def test_mixed_precision_is_refused_for_models_that_fail_in_it(
 def test_a_step_can_be_traced_and_draws_nothing_from_a_state(
     objective: ObjectiveName, model_type: str, vocabulary: Vocabulary, batch: dict[str, tf.Tensor]
 ) -> None:
-    # In mixed precision if the type has it: types that do not fit together are found while a step is traced, too.
+    # Uses mixed precision if the type supports it: tracing a step finds types that do not fit together, too.
     precision = "float32" if model_type in WITHOUT_MIXED_PRECISION else "mixed_bfloat16"
     task = task_of(objective, model_type, vocabulary, TrainConfig(steps=20, precision=precision))
     tf.function(task.gradients, autograph=False).get_concrete_function(batch, STEP)

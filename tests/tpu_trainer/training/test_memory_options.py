@@ -23,7 +23,7 @@ from tpu_trainer.training.build import build_task
 
 ROWS = 12
 STEP = tf.constant(3, tf.int64)
-# With dropout, which must be the same in micro-batches and in recomputed layers.
+# Dropout must be the same in micro-batches and in recomputed layers.
 MODELS = {
     "mlm": ModelConfig(
         type="roberta",

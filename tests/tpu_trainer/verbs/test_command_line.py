@@ -50,7 +50,7 @@ def test_a_dumped_config_loads_as_an_equal_one(tmp_path: Path) -> None:
     assert (config.mesh.fsdp, config.mesh.rules) == ("zero", {"wte": [None, "model"]})
     (tmp_path / "config.yaml").write_text(dump_fit_config(config))
     assert load_fit_config(str(tmp_path / "config.yaml")) == config
-    # Runs of before `--tpu.name` and its like were removed have their defaults.
+    # Earlier runs have the defaults of removed options such as `--tpu.name`.
     removed_options = "tpu:\n  name: local\n  zone: null\n  project: null\n  connect_minutes: 10.0\n"
     (tmp_path / "config.yaml").write_text(dump_fit_config(config).replace("tpu:\n", removed_options))
     assert load_fit_config(str(tmp_path / "config.yaml")) == config

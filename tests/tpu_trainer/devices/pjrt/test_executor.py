@@ -26,7 +26,7 @@ from tpu_trainer.devices.pjrt.mesh import DeviceMesh
 from tpu_trainer.devices.pjrt.stablehlo import Lowered, Program
 from tpu_trainer.support.errors import UsageError
 
-# Of float32. The order of sums differs between plans.
+# In float32. The order of sums differs between plans.
 TOLERANCE = 1e-5
 
 

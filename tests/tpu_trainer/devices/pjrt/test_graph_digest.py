@@ -62,7 +62,7 @@ def functions() -> dict[str, Function]:
 
 def test_a_hash_depends_only_on_what_is_lowered() -> None:
     digests = {name: digest(function) for name, function in functions().items()}
-    # What the process has counted by now must not matter.
+    # The process's counters so far must not matter.
     assert {name: digest(function) for name, function in functions().items()} == digests
     digests["another shape"] = digest(functions()["plain"], SPECS | {"x": tf.TensorSpec([1], tf.float32)})
     assert len(set(digests.values())) == len(digests), digests

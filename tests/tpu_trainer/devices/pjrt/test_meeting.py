@@ -1,4 +1,4 @@
-"""The meeting of processes: who is missing, twice there, of another run, a stranger, or dies."""
+"""The meeting of processes: missing, duplicate and dying ones, those of another run, and strangers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_processes_meet_in_any_order_and_free_the_port() -> None:
     time.sleep(0.3)  # they come before process 0
     for each in (*first, processes.start(0)):
         each.result(timeout=LONG)
-    # As JAX's service and a run that is started again do.
+    # JAX's service and a restarted run do this.
     for each in [processes.start(index) for index in range(3)]:
         each.result(timeout=LONG)
 

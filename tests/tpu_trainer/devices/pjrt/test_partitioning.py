@@ -1,4 +1,4 @@
-"""What a mesh divides differently from XLA's partitioner."""
+"""Operations that a mesh divides differently from XLA's partitioner."""
 
 from __future__ import annotations
 

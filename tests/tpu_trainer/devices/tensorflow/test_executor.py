@@ -49,7 +49,7 @@ def test_steps_in_one_call_and_from_a_state_in_the_middle_end_with_the_same_bits
         output = one_by_one.train(batches, range(step, step + 1))
     assert float(output.input_wait) >= 0
 
-    # With the clock of deterministic runs.
+    # This uses the clock of deterministic runs.
     three_by_three = executor_of(vocabulary, steps_per_call=3, deterministic=True)
     assert_same(three_by_three.state(), start)
     three_by_three.load_state(middle_state.items())
