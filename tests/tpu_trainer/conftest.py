@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from transformers import PreTrainedTokenizerFast
 
 from tests.google_cloud.gcs import Gcs
 from tests.google_cloud.loopback import Loopback
-from tests.tpu_trainer.launches import run_launch
+from tests.tpu_trainer import launches
 from tests.tpu_trainer.tiny import SPECIAL_TOKENS, WORDS, sequences, write_split
 from tokenmill_reader.console.logs import log_to_stderr
 from tpu_trainer.data.vocabulary import Vocabulary
@@ -123,6 +124,12 @@ def gcs() -> Iterator[Gcs]:
 
 
 @pytest.fixture
+def host_exit(gcs: Gcs) -> Callable[..., Callable[[dict[str, str]], None]]:
+    """Makes a host report the exit of its container."""
+    return partial(launches.host_exit, gcs)
+
+
+@pytest.fixture
 def train(gcs: Gcs, capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
     """Launches against a stand-in; returns the lines of stderr."""
 
@@ -130,7 +137,7 @@ def train(gcs: Gcs, capsys: pytest.CaptureFixture[str]) -> Callable[..., list[st
         stand_in: Loopback, *options: str, sleep: Callable[[float], Any] = lambda seconds: None
     ) -> list[str]:
         with stand_in:
-            run_launch(stand_in, gcs, *options, sleep=sleep)
+            launches.run_launch(stand_in, gcs, *options, sleep=sleep)
         return capsys.readouterr().err.splitlines()
 
     return run

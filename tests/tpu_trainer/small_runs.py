@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tpu_trainer.runs.checkpoint import Checkpoints
@@ -40,3 +41,15 @@ def weights(run: Path) -> dict[str, np.ndarray]:
     checkpoints = Checkpoints(str(run / "checkpoints"))
     reader = tf.train.load_checkpoint(f"{checkpoints.path(checkpoints.latest())}/state")
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def assert_equal_but_for_rounding(run: Path, reference: Path) -> None:
+    """Checks that two runs have the same losses, evaluations and variables, apart from rounding."""
+    for logged, expected in zip(learnt(metrics(run)), learnt(metrics(reference)), strict=True):
+        figures = (logged.get("eval", logged), expected.get("eval", expected))
+        assert figures[0] == pytest.approx(figures[1], rel=1e-5), logged["step"]
+    values, originals = weights(run), weights(reference)
+    assert values.keys() == originals.keys()
+    for name, value in originals.items():
+        scale = 1e-5 * max(1e-3, np.abs(value).max())
+        np.testing.assert_allclose(values[name], value, rtol=1e-4, atol=scale, err_msg=name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -13,19 +12,12 @@ import pytest
 from tests.google_cloud.compute import Compute
 from tests.google_cloud.gcs import Gcs
 from tests.google_cloud.loopback import Loopback, Request, Response
-from tests.tpu_trainer import launches
 from tests.tpu_trainer.launches import COMPUTE, DELETE_GROUP, RUN, config
 from tpu_trainer.cloud.compute_requests import bodies
 from tpu_trainer.support.errors import CloudError, InterruptedRun, UsageError
 
 ONE_HOST = ("--cloud.accelerator_type", "tpu7x-8")
 KINDS = {"template": "instanceTemplates", "policy": "resourcePolicies", "group": "instanceGroupManagers"}
-
-
-@pytest.fixture
-def host_exit(gcs: Gcs) -> Callable[..., Callable[[dict[str, str]], None]]:
-    """Makes a host report the exit of its container."""
-    return partial(launches.host_exit, gcs)
 
 
 @pytest.fixture

@@ -8,13 +8,12 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.tpu_trainer import cpu_devices
 from tests.tpu_trainer.faults import Fault, run_all
 from tests.tpu_trainer.ports import free_ports
-from tests.tpu_trainer.small_runs import fit_arguments, learnt, metrics, weights
+from tests.tpu_trainer.small_runs import assert_equal_but_for_rounding, fit_arguments
 from tests.tpu_trainer.test_never_losing_work import CLM, SMALL
 from tpu_trainer.data.dataset import open_split
 from tpu_trainer.runs.run_folder import RunFolder
@@ -119,14 +118,7 @@ def test_a_run_of_several_processes_has_the_losses_and_weights_of_one(outcomes: 
     assert (terminated[0], signalled[0]) == (ExitStatus.INTERRUPTED, ExitStatus.INTERRUPTED), terminated[1]
     assert finished[0] == 0, finished[1]
     run, reference = outcomes["folder"] / "run", outcomes["folder"] / "alone"
-    for logged, record in zip(learnt(metrics(run)), learnt(metrics(reference)), strict=True):
-        figures = (logged.get("eval", logged), record.get("eval", record))
-        assert figures[0] == pytest.approx(figures[1], rel=1e-5), logged["step"]
-    values, originals = weights(run), weights(reference)
-    assert values.keys() == originals.keys()
-    for name, value in originals.items():
-        scale = 1e-5 * max(1e-3, np.abs(value).max())
-        np.testing.assert_allclose(values[name], value, rtol=1e-4, atol=scale, err_msg=name)
+    assert_equal_but_for_rounding(run, reference)
 
 
 def test_checkpoints_by_the_clock_and_after_a_signal_are_agreed_by_all_processes(

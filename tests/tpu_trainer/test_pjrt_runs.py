@@ -11,7 +11,13 @@ import pytest
 
 from tests.tpu_trainer import cpu_devices
 from tests.tpu_trainer.faults import run_all
-from tests.tpu_trainer.small_runs import fit_arguments, learnt, metrics, weights
+from tests.tpu_trainer.small_runs import (
+    assert_equal_but_for_rounding,
+    fit_arguments,
+    learnt,
+    metrics,
+    weights,
+)
 from tests.tpu_trainer.test_never_losing_work import (
     DIVERGING,
     MLM,
@@ -73,19 +79,7 @@ def test_strategies_continue_each_others_checkpoints_with_the_same_losses(outcom
     for name, expected in (("undisturbed", [0]), ("both", [-signal.SIGKILL, -signal.SIGKILL, 0])):
         run, result = outcomes[name]
         assert statuses(result) == expected, result[-1][1]
-        for logged, record in zip(learnt(metrics(run)), learnt(metrics(reference)), strict=True):
-            figures = (logged.get("eval", logged), record.get("eval", record))
-            assert figures[0] == pytest.approx(figures[1], rel=1e-5), logged["step"]
-        values, originals = weights(run), weights(reference)
-        assert values.keys() == originals.keys()
-        for variable, value in originals.items():
-            np.testing.assert_allclose(
-                values[variable],
-                value,
-                rtol=1e-4,
-                atol=1e-5 * max(1e-3, np.abs(value).max()),
-                err_msg=variable,
-            )
+        assert_equal_but_for_rounding(run, reference)
 
 
 @pytest.mark.wide

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,6 @@ from tests.tpu_trainer import launches
 from tests.tpu_trainer.launches import GKE, IMAGE, NEEDED, RUN, config, run_launch
 from tpu_trainer.config.files import load_fit_config
 from tpu_trainer.support.errors import CloudError, UsageError
-
-
-@pytest.fixture
-def host_exit(gcs: Gcs) -> Callable[..., Callable[[dict[str, str]], None]]:
-    """Makes a host report the exit of its container."""
-    return partial(launches.host_exit, gcs)
 
 
 def test_a_tpu_is_requested_trains_and_is_deleted(
