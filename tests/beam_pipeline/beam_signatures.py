@@ -20,7 +20,7 @@ def remember_signatures() -> None:
     inspected: WeakKeyDictionary[Callable, dict[bool, _Signature]] = WeakKeyDictionary()
     inspect_function = core.get_function_args_defaults
 
-    def remembered(function: Callable) -> _Signature:
+    def cached_signature(function: Callable) -> _Signature:
         bound = inspect.ismethod(function)
         signatures = inspected.setdefault(function.__func__ if bound else function, {})
         if bound not in signatures:
@@ -28,4 +28,4 @@ def remember_signatures() -> None:
         names, defaults = signatures[bound]
         return list(names), list(defaults)
 
-    core.get_function_args_defaults = remembered
+    core.get_function_args_defaults = cached_signature

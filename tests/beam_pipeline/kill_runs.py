@@ -62,20 +62,20 @@ def main() -> None:
     folder, step, *arguments = sys.argv[1:]
     output, log = Path(folder, "out"), Path(folder, "log")
     log.mkdir()
-    filled = [argument.replace("{OUT}", str(output)) for argument in arguments]
-    if run(filled, log):
+    argv = [argument.replace("{OUT}", str(output)) for argument in arguments]
+    if run(argv, log):
         raise SystemExit("the undisturbed run failed")
     expected = content(output)
     failures: list[str] = []
-    kills = 0
+    kill_count = 0
     while True:
         shutil.rmtree(output)
-        change = (kills + 1) * int(step)
-        status = run(filled, log, change)
+        change = (kill_count + 1) * int(step)
+        status = run(argv, log, change)
         if status == 0:
-            print(json.dumps({"kills": kills, "wrong": failures}))
+            print(json.dumps({"kills": kill_count, "wrong": failures}))
             return
-        kills += 1
+        kill_count += 1
         if status != -signal.SIGKILL:
             failures.append(f"change {change}: the run ended with status {status}")
         manifests = list(output.glob(f"*/{MANIFEST}"))
@@ -84,8 +84,8 @@ def main() -> None:
             verify_result = Child(["verify", str(manifest.parent)], log).wait()
             if verify_result.status:
                 failures.append(f"change {change}: {verify_result.out}{verify_result.err}")
-        resume = ["--resume"] if kills % 2 or len(manifests) == 2 else []
-        if run([*filled, *resume], log):
+        resume = ["--resume"] if kill_count % 2 or len(manifests) == 2 else []
+        if run([*argv, *resume], log):
             failures.append(f"change {change}: the next run failed")
         elif content(output) != expected:
             names = sorted(set(content(output)) ^ set(expected)) or "the same names"

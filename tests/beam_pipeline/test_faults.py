@@ -60,9 +60,9 @@ def test_a_killed_worker_ends_the_run_with_a_word_and_the_rest_can_be_resumed(
     out = tmp_path / "out"
     command = arguments(corpus, tokenizer_folder, out, *OPTIONS)
     workers = ["--direct_running_mode", "multi_processing", "--direct_num_workers", "2"]
-    without_programs = {**os.environ, "PATH": str(tmp_path)}  # as in an image that has no `ps`
+    environment = {**os.environ, "PATH": str(tmp_path)}  # as in an image that has no `ps`
     run = subprocess.Popen(
-        [*PROGRAM, *command, *workers], stderr=subprocess.PIPE, start_new_session=True, env=without_programs
+        [*PROGRAM, *command, *workers], stderr=subprocess.PIPE, start_new_session=True, env=environment
     )
     try:
         while not list(out.glob("_staging/*/plan.jsonl")):

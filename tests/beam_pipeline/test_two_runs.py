@@ -43,7 +43,7 @@ def start(argv: list[str]) -> Iterator:
     """Returns a function that starts `prepare` in its own session. The processes of the session end with the test."""
     processes: list[subprocess.Popen] = []
 
-    def begin(*options: str) -> subprocess.Popen:
+    def start_run(*options: str) -> subprocess.Popen:
         run = subprocess.Popen(
             [*PROGRAM, *argv, *options],
             stdout=subprocess.DEVNULL,
@@ -56,7 +56,7 @@ def start(argv: list[str]) -> Iterator:
         processes.append(run)
         return run
 
-    yield begin
+    yield start_run
     for run in processes:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(run.pid, signal.SIGKILL)

@@ -159,8 +159,8 @@ class Container:
         Raises:
             FileNotFoundError: If it has ended.
         """
-        give_up = time.monotonic() + _SECONDS_TO_START
-        while time.monotonic() < give_up:
+        deadline = time.monotonic() + _SECONDS_TO_START
+        while time.monotonic() < deadline:
             if self._path("pid").exists():
                 parent = self._path("pid").read_text()
                 children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()

@@ -16,7 +16,7 @@ from apache_beam.runners.runner import PipelineState
 from google.cloud import dataflow_v1beta3 as api
 
 from tests.engines.clusters import Flink
-from tests.engines.servers import connects, wait_for
+from tests.engines.servers import is_listening, wait_for
 from tests.google_cloud.dataflow import Dataflow
 
 POOL_PORT = 50_000
@@ -69,7 +69,7 @@ class FlinkJobs:
             try:
                 wait_for(
                     f"{name} on port {POOL_PORT}",
-                    lambda: connects(POOL_PORT) or cancelled.is_set() or None,
+                    lambda: is_listening(POOL_PORT) or cancelled.is_set() or None,
                     self._check(name),
                 )
                 if not cancelled.is_set():

@@ -92,7 +92,7 @@ class VertexWithMachine(Vertex):
             self._containers.pop(name).wait()
         return response
 
-    def _go_on(self, name: str) -> None:
+    def _advance(self, name: str) -> None:
         if name in self.active_jobs:
             status = self._containers[name].poll()
             state = {None: "RUNNING", 0: "SUCCEEDED"}.get(status, "FAILED")

@@ -8,7 +8,7 @@ from tests.beam_pipeline.runs import content
 from tests.cloud_build.conftest import ROWS, run_here
 from tests.cloud_build.flink_jobs import POOL_PORT
 from tests.cloud_build.sandbox import Sandbox
-from tests.engines.servers import connects, wait_for
+from tests.engines.servers import is_listening, wait_for
 from tests.images.buildah import PIPELINE
 
 
@@ -26,7 +26,7 @@ def test_prepare_with_workers_in_the_image_writes_what_the_in_process_runner_wri
     docker = sandbox.tools.docker
     docker(*run, "--detach", "--name", "pool", PIPELINE, "--worker_pool").check_returncode()
     try:
-        wait_for("the pool", lambda: connects(POOL_PORT) or None)
+        wait_for("the pool", lambda: is_listening(POOL_PORT) or None)
         command = [*run, "--rm", "--name", "prepare", "--entrypoint", "python", PIPELINE]
         command += ["-m", "beam_pipeline", "prepare", *source, "--output", f"{folder}/on-flink"]
         done = docker(*command, *sandbox.flink.options(2))

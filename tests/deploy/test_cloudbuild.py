@@ -101,8 +101,8 @@ def test_every_substitution_is_defined_and_used(path: Path) -> None:
     names_used_in_steps = {match[1] or match[2] for text in step_texts for match in VARIABLE.finditer(text)}
     assert set(build.substitutions) <= names_used_in_steps  # MUST_MATCH may not count uses in other values
     assert all(name.startswith("_") for name in build.substitutions)
-    nested = any(VARIABLE.search(text) for text in values)
-    assert not nested or build.options.dynamic_substitutions
+    is_nested = any(VARIABLE.search(text) for text in values)
+    assert not is_nested or build.options.dynamic_substitutions
     for step in build.steps:
         for text in step.env:
             resolve(text, {**BUILT_IN, **build.substitutions})
@@ -190,19 +190,19 @@ def test_the_programs_accept_the_options_of_the_build(
     outcome = Machine(tmp_path, ANSWERS).run(load(LAUNCH))
     prepare, verify, launch = outcome.calls_of("docker", "run")
     words = prepare[prepare.index("prepare", prepare.index("-m")) + 1 :]
-    config, for_beam = parse(PrepareConfig, words)
+    config, beam_arguments = parse(PrepareConfig, words)
     assert config.split_names == ("train", "validation")
-    options = PipelineOptions(for_beam)
+    options = PipelineOptions(beam_arguments)
     with Gcs("my-project-tokenmill") as gcs:
         redirect_google_cloud(gcs, tmp_path, monkeypatch)
         complete(options, verb="prepare", output=config.output)
-        verify_config, for_beam = parse(
+        verify_config, beam_arguments = parse(
             VerifyConfig, verify[verify.index("verify", verify.index("-m")) + 1 :]
         )
-        of_verify = PipelineOptions(for_beam)
-        complete(of_verify, verb="verify", output=verify_config.dataset)
+        verify_options = PipelineOptions(beam_arguments)
+        complete(verify_options, verb="verify", output=verify_config.dataset)
     assert verify_config.dataset == config.output
-    for beam_options in (options, of_verify):
+    for beam_options in (options, verify_options):
         assert f"build={BUILT_IN['BUILD_ID']}" in beam_options.view_as(GoogleCloudOptions).labels
 
     words = [*launch[launch.index("launch", launch.index("launch") + 1) :], "--cloud.dry_run", "true"]
@@ -291,8 +291,8 @@ def test_a_push_to_main_builds_and_pushes_by_digest(tmp_path: Path) -> None:
     outcome = Machine(tmp_path, ANSWERS).run(load(IMAGES))
     assert outcome.failed_step is None, outcome.error
     names = ("pipeline", "trainer", "trainer-pjrt")
-    tagged = [f"{REGISTRY}/{name}:{BUILT_IN['COMMIT_SHA']}" for name in names]
-    assert [call[2] for call in outcome.calls_of("docker", "push")] == tagged
+    image_tags = [f"{REGISTRY}/{name}:{BUILT_IN['COMMIT_SHA']}" for name in names]
+    assert [call[2] for call in outcome.calls_of("docker", "push")] == image_tags
     for call in outcome.calls_of("docker", "build"):
         assert (ROOT / call[call.index("--file") + 1]).is_file()
     [template] = outcome.calls_of("gcloud", "dataflow", "flex-template", "build")
@@ -347,7 +347,7 @@ def test_the_cluster_gives_accounts_the_rights_that_are_used_and_no_others() -> 
         if each["kind"] == "RoleBinding"
     }
     assert bound == {role: f"{role}@PROJECT.iam.gserviceaccount.com" for role in roles}
-    granted = {
+    granted_rights = {
         (verb, group, resource)
         for rule in roles["tokenmill-launch"]
         for verb in rule["verbs"]
@@ -359,4 +359,4 @@ def test_the_cluster_gives_accounts_the_rights_that_are_used_and_no_others() -> 
         (verb, group, f"{resource}/{part}" if part else resource)
         for verb, group, resource, part in json.loads(run_trainer("-c", code))
     }
-    assert granted == used_rights
+    assert granted_rights == used_rights

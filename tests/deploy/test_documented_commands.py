@@ -22,11 +22,11 @@ def commands() -> list[str]:
         text = re.sub(r"\\\n\s*", " ", page.read_text(encoding="utf-8"))
         blocks = re.findall(r"^```\w*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
         lines = [line for block in blocks for line in block.splitlines()]
-        inline = re.findall(
+        inline_commands = re.findall(
             r"`(gcloud [^`]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
         )
         command_lines += [match[0] for line in lines for match in [re.search(r"\bgcloud .*", line)] if match]
-        command_lines += [" ".join(command.split()) for command in inline]
+        command_lines += [" ".join(command.split()) for command in inline_commands]
     return command_lines
 
 

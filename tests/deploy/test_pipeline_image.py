@@ -21,7 +21,7 @@ def instructions() -> list[tuple[str, str]]:
     return [tuple(line.split(None, 1)) for line in joined_lines.splitlines() if line.strip()]
 
 
-def ignored(path: str) -> bool:
+def is_ignored(path: str) -> bool:
     """Whether .dockerignore excludes a file. The last matching pattern decides."""
     out = False
     for line in (ROOT / ".dockerignore").read_text().splitlines():
@@ -45,14 +45,14 @@ def test_copied_files_exist_and_are_not_ignored():
     assert {"requirements.lock", "beam_pipeline", "reader", "setup.py", "README.md"} <= set(sources)
     for source in sources:
         assert (ROOT / source).exists(), source
-        assert not ignored(source), source
+        assert not is_ignored(source), source
 
 
 @pytest.mark.parametrize(
     "path", [".git/config", "tests/conftest.py", "beam_pipeline/__pycache__/x.pyc", "demo/run.sh"]
 )
 def test_unneeded_files_are_ignored(path: str):
-    assert ignored(path)
+    assert is_ignored(path)
 
 
 def test_the_base_has_the_locks_version_of_beam():

@@ -93,7 +93,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def sentence() -> str:
         return " ".join(chooser.choices(words, weights, k=chooser.randint(1, 40))).capitalize() + "."
 
-    awkward = [
+    difficult_lines = [
         "<mask> is no mask, <s>this</s> is text, and so is <pad><unk>.",
         "Grüße, ﬁne ½ ①, e\u0301 ≠ é, 中文没有空格。 Русский текст. العربية עברית 한국어 ไทย",
         "🙂👩‍👩‍👧‍👦🏳️‍🌈 and \u200bzero\u200dwidth\ufeff and \x00 NUL and \x07 bell \x85 next line \u2028 separator",
@@ -102,7 +102,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "a" * 5000,
         " ".join(["word"] * 3000),
     ]
-    lines = [sentence() for _ in range(1500)] + awkward + ["", "   "]
+    lines = [sentence() for _ in range(1500)] + difficult_lines + ["", "   "]
     chooser.shuffle(lines)
     (folder / "lines.txt").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
     crlf = "\ufeff" + "\r\n".join(sentence() for _ in range(50)) + "\r\nno newline at the end"
@@ -111,7 +111,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (folder / "records.jsonl").open("w", encoding="utf-8", newline="\n") as file:
         for index in range(400):
             text = "\n\n".join(sentence() for _ in range(chooser.randint(1, 4)))
-            text = awkward[index % len(awkward)] if index % 40 == 0 else text
+            text = difficult_lines[index % len(difficult_lines)] if index % 40 == 0 else text
             file.write(json.dumps({"id": index, "text": text}, ensure_ascii=index % 2 == 0) + "\n")
         file.write('\n{"text": ""}\n')
     return folder

@@ -60,7 +60,7 @@ class Server:
 
     def wait_for_port(self, port: int) -> None:
         """Waits until the server accepts connections."""
-        self.wait_for(f"port {port}", lambda: connects(port) or None)
+        self.wait_for(f"port {port}", lambda: is_listening(port) or None)
 
     def kill(self) -> None:
         """Ends the server and its children with SIGKILL."""
@@ -90,8 +90,8 @@ def wait_for(
         check: Raises an exception if waiting is pointless.
         seconds: How long to wait.
     """
-    give_up = time.monotonic() + seconds
-    while time.monotonic() < give_up:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
         value = find()
         if value is not None:
             return value
@@ -106,7 +106,7 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def connects(port: int) -> bool:
+def is_listening(port: int) -> bool:
     """Returns whether a server listens on this port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.settimeout(1)

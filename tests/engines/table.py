@@ -28,9 +28,9 @@ def read_results() -> list[dict[str, str]]:
     """Returns what each test of a runner recorded: runner, feature, fault, and its result if it passed."""
     results = []
     for case in ElementTree.parse(_RESULTS).iter("testcase"):
-        recorded = {entry.get("name", ""): entry.get("value", "") for entry in case.iter("property")}
-        if recorded:
-            results.append(recorded)
+        properties = {entry.get("name", ""): entry.get("value", "") for entry in case.iter("property")}
+        if properties:
+            results.append(properties)
     return results
 
 

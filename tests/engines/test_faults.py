@@ -50,12 +50,12 @@ def start(flink: Flink, arguments: list[object], tmp_path: Path) -> Iterator[Sta
     """Returns a function that starts `prepare` with parallelism 2. Its processes end with the test."""
     with contextlib.ExitStack() as stack:
 
-        def begin(*options: str) -> Run:
+        def start_run(*options: str) -> Run:
             run = Run([*arguments, *flink.options(2), *options], tmp_path / "out")
             stack.callback(run.kill)
             return run
 
-        yield begin
+        yield start_run
     flink.end_jobs()
     flink.pool.kill_workers()
 

@@ -197,8 +197,8 @@ def _text(rng: random.Random, name: str, texts: list[str], document: str) -> Inp
         body, documents = newline.join(texts) + rng.choice(("", newline)), texts
     else:
         # Blank lines separate paragraphs, which neither begin nor end with white space.
-        inner = [[part for part in text.split(" ") if part.strip()] or ["a"] for text in texts]
-        paragraph_texts = [newline.join(parts) for parts in inner]
+        words_by_text = [[part for part in text.split(" ") if part.strip()] or ["a"] for text in texts]
+        paragraph_texts = [newline.join(parts) for parts in words_by_text]
         body = (newline * 2).join(paragraph_texts) + rng.choice(("", newline))
         documents = [text.replace("\r\n", "\n") for text in paragraph_texts]
         if document == "file":

@@ -107,8 +107,8 @@ class Dataflow(Loopback):
                 updated_job = api.Job.from_json(request.body)
                 return self.update_job(api.UpdateJobRequest(job_id=number, job=updated_job, **place))
             case "GET", _, "/messages":
-                since = from_rfc3339(request.query.get("startTime", "1970-01-01T00:00:00Z"))
-                messages_request = api.ListJobMessagesRequest(job_id=number, start_time=since, **place)
+                start_time = from_rfc3339(request.query.get("startTime", "1970-01-01T00:00:00Z"))
+                messages_request = api.ListJobMessagesRequest(job_id=number, start_time=start_time, **place)
                 return self.list_job_messages(messages_request)
             case "GET", _, "/metrics":
                 return self.get_job_metrics(api.GetJobMetricsRequest(job_id=number, **place))
@@ -150,9 +150,11 @@ class Dataflow(Loopback):
 
     def list_job_messages(self, request: api.ListJobMessagesRequest) -> api.ListJobMessagesResponse:
         self._find(request)
-        since = request.start_time
+        start_time = request.start_time
         messages = [
-            message for message in self._messages[request.job_id] if not since or message.time >= since
+            message
+            for message in self._messages[request.job_id]
+            if not start_time or message.time >= start_time
         ]
         return api.ListJobMessagesResponse(job_messages=messages)
 

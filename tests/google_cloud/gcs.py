@@ -164,9 +164,9 @@ class Gcs(Loopback):
     def serve(self, request: Request) -> Response:
         """Answers a request, either with an intentional error or like Cloud Storage."""
         self.requests.append(f"{request.method} {request.path}")
-        instead = self.on_request(request.method, request.path) if self.on_request else None
-        if instead:
-            return instead
+        given_response = self.on_request(request.method, request.path) if self.on_request else None
+        if given_response:
+            return given_response
         if self._fails("request", self.faults.error_every):
             return Response.error(429 if self.failures % 2 else 503, "an intentional fault")
         for pattern, answer in _ROUTES:

@@ -40,7 +40,7 @@ class Vertex(Loopback):
         self._place = f"/v1/projects/{project}/locations/europe-west4/customJobs"
         self._states, self._page_size = states, page_size
         self._numbers = itertools.count(7)
-        self._to_come: dict[str, list[str]] = {}
+        self._next_states: dict[str, list[str]] = {}
         self.jobs: dict[str, dict[str, Any]] = {}
 
     @property
@@ -58,7 +58,7 @@ class Vertex(Loopback):
             case _ if name not in self.jobs:
                 return Response.error(404, f"no job {name}")
             case "GET", _:
-                self._go_on(name)
+                self._advance(name)
                 return Response.of_json(self.jobs[name])
             case "POST", _:
                 if name not in self.active_jobs:
@@ -71,13 +71,13 @@ class Vertex(Loopback):
         number = next(self._numbers)
         name = f"projects/1/locations/europe-west4/customJobs/{number}"
         self.jobs[name] = body | {"name": name, "createTime": f"2026-01-01T00:00:{number:02d}Z"}
-        self._to_come[name] = list(self._states)
+        self._next_states[name] = list(self._states)
         self.jobs[name]["state"] = "JOB_STATE_PENDING"
         return Response.of_json(self.jobs[name])
 
-    def _go_on(self, name: str) -> None:
-        if name in self.active_jobs and self._to_come[name]:
-            self.jobs[name]["state"] = self._to_come[name].pop(0)
+    def _advance(self, name: str) -> None:
+        if name in self.active_jobs and self._next_states[name]:
+            self.jobs[name]["state"] = self._next_states[name].pop(0)
             if self.jobs[name]["state"] == "JOB_STATE_FAILED":
                 self.jobs[name]["error"] = {"code": 3, "message": "exit status 2"}
 

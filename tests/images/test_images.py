@@ -151,10 +151,10 @@ def test_a_change_of_the_source_keeps_the_layer_of_packages(
     request: pytest.FixtureRequest, tmp_path: Path, fixture: str, name: str, changed_file: str
 ) -> None:
     before: Image = request.getfixturevalue(fixture)
-    tracked = subprocess.run(
+    tracked_files = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    for path in filter(None, tracked.split("\0")):
+    for path in filter(None, tracked_files.split("\0")):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / path, tmp_path / path)
     with (tmp_path / changed_file).open("a") as file:

@@ -85,10 +85,10 @@ def test_ids_of_four_and_five_bytes(tmp_path: Path) -> None:
 
 def test_redundant_varints(tmp_path: Path) -> None:
     # Protobuf accepts a varint with leading zeros.
-    padded = field(
+    padded_record = field(
         1, field(1, field(1, b"input_ids") + field(2, field(3, field(1, b"\x85\x00\x83\x80\x00\x07"))))
     )
-    write_shards(tmp_path / "train", [[example({"input_ids": [1, 2, 3]}), padded]])
+    write_shards(tmp_path / "train", [[example({"input_ids": [1, 2, 3]}), padded_record]])
     assert Dataset.open(tmp_path / "train")[:]["input_ids"].tolist() == [[1, 2, 3], [5, 3, 7]]
 
 

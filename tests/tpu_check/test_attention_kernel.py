@@ -79,10 +79,10 @@ def test_the_archive_is_compiled_from_the_source() -> None:
     with zipfile.ZipFile(resources.files("tpu_trainer.network") / "attention_kernels.zip") as archive:
         for path in archive.namelist():
             name, dtype, mask, length = path.removesuffix(".mlirbc").split("-")
-            fresh = bytecode(name, dtype=dtype, causal=mask == "causal", length=int(length))
-            assert archive.read(path) == fresh, f"{path}: run `make kernels`"
+            expected = bytecode(name, dtype=dtype, causal=mask == "causal", length=int(length))
+            assert archive.read(path) == expected, f"{path}: run `make kernels`"
             # No source locations, which depend on the machine.
-            assert b".py" not in fresh
+            assert b".py" not in expected
     assert len(archive.namelist()) == 2 * len(DTYPES) * 2 * len(LENGTHS)
     assert path == member(name, dtype=dtype, causal=mask == "causal", length=int(length))
 

@@ -152,7 +152,7 @@ def kill_in_write_of(step: int) -> None:
 
     original = tf.raw_ops.SaveV2
 
-    def half(
+    def save_half(
         *, prefix: str, tensor_names: list[str], shape_and_slices: list[str], tensors: list[Any]
     ) -> None:
         count = len(tensors)
@@ -167,7 +167,7 @@ def kill_in_write_of(step: int) -> None:
         if count < len(tensors):
             send(signal.SIGKILL)
 
-    tf.raw_ops.SaveV2 = half
+    tf.raw_ops.SaveV2 = save_half
 
 
 def refuse_writes_from(step: int) -> None:
@@ -177,17 +177,17 @@ def refuse_writes_from(step: int) -> None:
     def raise_disk_full(*arguments: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def fill() -> None:
+    def refuse_writes() -> None:
         files.append_text = files.write_text = raise_disk_full
 
-    call_at_step(step, fill)
+    call_at_step(step, refuse_writes)
 
 
 def fill_disk_at(step_and_file: tuple[int, str]) -> None:
     """Fills the disk of a file after a step."""
     step, path = step_and_file
 
-    def fill() -> None:
+    def fill_disk() -> None:
         with Path(path).open("wb", buffering=0) as file:
             try:
                 while True:
@@ -195,7 +195,7 @@ def fill_disk_at(step_and_file: tuple[int, str]) -> None:
             except OSError as error:
                 assert error.errno == errno.ENOSPC
 
-    call_at_step(step, fill)
+    call_at_step(step, fill_disk)
 
 
 def remove_before(path: str) -> None:
@@ -226,10 +226,10 @@ def main() -> None:
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     chains = json.load(sys.stdin)
     statuses: list[list[int]] = [[] for _ in chains]
-    waiting, running_chains = list(range(len(chains))), {}
-    while waiting or running_chains:
-        while waiting and len(running_chains) < _AT_ONCE:
-            chain = waiting.pop(0)
+    waiting_chains, running_chains = list(range(len(chains))), {}
+    while waiting_chains or running_chains:
+        while waiting_chains and len(running_chains) < _AT_ONCE:
+            chain = waiting_chains.pop(0)
             running_chains[_start(*chains[chain][0], run)] = chain
         process, status = os.wait()
         chain = running_chains.pop(process)

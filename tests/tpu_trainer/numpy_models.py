@@ -63,9 +63,9 @@ def roberta_logits(
         attention = _attention(q, k, v, heads, np.ones((length, length), bool))
         x = x + _linear(attention, weights, f"{block}.attention.output.dense")
         x = _norm(x, weights, f"{block}.attention.output.LayerNorm", epsilon)
-        inner = _gelu(_linear(x, weights, f"{block}.intermediate.dense"))
+        hidden = _gelu(_linear(x, weights, f"{block}.intermediate.dense"))
         x = _norm(
-            x + _linear(inner, weights, f"{block}.output.dense"),
+            x + _linear(hidden, weights, f"{block}.output.dense"),
             weights,
             f"{block}.output.LayerNorm",
             epsilon,
@@ -86,6 +86,6 @@ def gpt2_logits(weights: Weights, ids: np.ndarray, *, heads: int, layers: int, e
         )
         attention = _attention(q, k, v, heads, np.tri(length, dtype=bool))
         x = x + _conv1d(attention, weights, f"{block}.attn.c_proj")
-        inner = _gelu_new(_conv1d(_norm(x, weights, f"{block}.ln_2", epsilon), weights, f"{block}.mlp.c_fc"))
-        x = x + _conv1d(inner, weights, f"{block}.mlp.c_proj")
+        hidden = _gelu_new(_conv1d(_norm(x, weights, f"{block}.ln_2", epsilon), weights, f"{block}.mlp.c_fc"))
+        x = x + _conv1d(hidden, weights, f"{block}.mlp.c_proj")
     return _norm(x, weights, "transformer.ln_f", epsilon) @ wte.T

@@ -85,8 +85,8 @@ def test_a_request_without_a_server_or_an_answer_in_time_is_unanswered(
 ) -> None:
     monkeypatch.setattr(clients, "TIMEOUT", 0.2)
     monkeypatch.setattr("tpu_trainer.cloud.objects.TIMEOUT", 0.2)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        url = f"http://localhost:{silent.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as silent_server:
+        url = f"http://localhost:{silent_server.getsockname()[1]}"
         for reachable in (url, "http://localhost:9"):
             with pytest.raises(UnansweredError):
                 REQUESTS[name](

@@ -63,7 +63,7 @@ def options(service: str) -> tuple[str, ...]:
     return {"gke": GKE, "compute": COMPUTE}.get(service) or ("--cloud.service", service)
 
 
-def creates(request: Request) -> bool:
+def is_creation(request: Request) -> bool:
     """Whether a request creates a resource."""
     return request.method == "POST" and not request.path.endswith(
         ("selfsubjectaccessreviews", "listManagedInstances")
@@ -188,7 +188,7 @@ def test_a_signal_during_a_request_whose_resource_is_not_visible_yet_leaves_noth
 
     def invisible(serve: Callable[[Request], Response], request: Request) -> Response:
         response = serve(request)
-        if creates(request):
+        if is_creation(request):
             hidden_answers.append(None)
             os.kill(os.getpid(), signal.SIGTERM)
         elif request.method == "GET" and hidden_answers:
@@ -214,7 +214,7 @@ def test_a_signal_after_a_request_without_an_answer_says_what_may_be_left(
     service: str, gcs: Gcs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with stand_in_for(service, gcs) as stand_in:
-        serve_faults([stand_in], failed_before, lambda _, request: creates(request))
+        serve_faults([stand_in], failed_before, lambda _, request: is_creation(request))
         with pytest.raises(InterruptedRun):
             run_launch(stand_in, gcs, *options(service), sleep=signals_once(signal.SIGTERM))
     lines = capsys.readouterr().err
@@ -251,7 +251,9 @@ def test_a_refusal_after_a_request_without_an_answer_leaves_nothing_that_appears
         return Response.error(403, "quota exceeded")
 
     with stand_in_for(service, gcs) as stand_in:
-        serve_faults([stand_in], serve, lambda _, request: creates(request) and request.path.endswith(part))
+        serve_faults(
+            [stand_in], serve, lambda _, request: is_creation(request) and request.path.endswith(part)
+        )
         with pytest.raises(CloudError, match="quota exceeded"):
             run_launch(
                 stand_in,
@@ -349,7 +351,7 @@ def test_a_launch_that_is_killed_is_continued_by_the_next(gcs: Gcs, tmp_path: Pa
             return response
 
         first = itertools.count()
-        serve_faults([stand_in], kill_launch, lambda _, request: creates(request) and not next(first))
+        serve_faults([stand_in], kill_launch, lambda _, request: is_creation(request) and not next(first))
         command = [sys.executable, "-c", LAUNCH, stand_in.url, gcs.url, *NEEDED, "--cloud.image", IMAGE]
         log = tmp_path / "log"
         with log.open("w") as file:
@@ -415,11 +417,11 @@ def test_a_launch_whose_run_another_one_has_taken_over_ends_and_leaves_the_tpu(
 
 
 def test_a_run_that_was_trained_elsewhere_is_not_started_twice(gcs: Gcs) -> None:
-    def dies(seconds: float) -> None:
+    def die(seconds: float) -> None:
         raise KeyError("as if it were killed")
 
     with Tpu(["ACTIVE"]) as stand_in, pytest.raises(KeyError):
-        run_launch(stand_in, gcs, sleep=dies)
+        run_launch(stand_in, gcs, sleep=die)
     with (
         Tpu() as other_tpu,
         pytest.raises(CloudError, match="trained this run as tpu p/europe-west4-b/first, but this"),

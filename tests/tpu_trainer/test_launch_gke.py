@@ -155,8 +155,10 @@ def test_a_quota_that_keeps_pods_from_existing_is_shown(train: Any) -> None:
 
 
 def test_an_image_that_cannot_be_pulled_ends_the_launch(train: Any) -> None:
-    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "x": denied'}}
-    gke = Gke([lambda gke: gke.host(0, waiting), "Pending"])
+    waiting_state = {
+        "waiting": {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "x": denied'}
+    }
+    gke = Gke([lambda gke: gke.host(0, waiting_state), "Pending"])
     with pytest.raises(CloudError, match=r"cannot start: ImagePullBackOff: Back-off .* denied"):
         train(gke)
     assert gke.existing is None

@@ -92,6 +92,6 @@ def test_launch_knows_all_states() -> None:
     kind = compute_v1.ManagedInstance
     other_statuses = {"PENDING", "PROVISIONING", "STAGING", "RUNNING", "UNDEFINED_INSTANCE_STATUS"}
     assert {*compute_engine.TAKEN_STATUSES} | other_statuses == set(kind.InstanceStatus.__members__)
-    idle = {"NONE", "REFRESHING", "VERIFYING", "UNDEFINED_CURRENT_ACTION"}
+    idle_actions = {"NONE", "REFRESHING", "VERIFYING", "UNDEFINED_CURRENT_ACTION"}
     known_actions = {*compute_engine.TAKEN_ACTIONS, *compute_engine.CREATING}
-    assert known_actions | idle == set(kind.CurrentAction.__members__)
+    assert known_actions | idle_actions == set(kind.CurrentAction.__members__)

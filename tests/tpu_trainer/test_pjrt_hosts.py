@@ -74,8 +74,8 @@ def outcomes(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
             for index, (fault, own_options) in enumerate(processes)
         ]
 
-    by_clock = FSDP | {"train.checkpoint_minutes": 1e-6, "train.checkpoint_every": 100}
-    lost_runs = several_processes("run", by_clock, ({}, {}), ({"kill_at": 8}, {}))
+    clock_options = FSDP | {"train.checkpoint_minutes": 1e-6, "train.checkpoint_every": 100}
+    lost_runs = several_processes("run", clock_options, ({}, {}), ({"kill_at": 8}, {}))
     terminated_runs = several_processes("run", TENSOR, ({}, {}), ({"terminate_at": 13}, {}))
     different_runs = several_processes("different", FSDP, ({}, {}), ({}, {"train.batch_size": 16}))
     write_own_disks(root, dataset)

@@ -33,8 +33,8 @@ def measure(objective: str, model_type: str) -> dict[str, tuple[float, float]]:
 
 def _moments(values: torch.Tensor) -> tuple[float, float]:
     # Without the padding token's embedding, which is 0.
-    spread = values[values != 0].std() if (values != 0).sum() > 1 else torch.tensor(0.0)
-    return tuple(float(f"{x:.2g}") for x in (values.mean(), spread))
+    deviation = values[values != 0].std() if (values != 0).sum() > 1 else torch.tensor(0.0)
+    return tuple(float(f"{x:.2g}") for x in (values.mean(), deviation))
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def test_weights_after_50_steps_are_those_of_pytorch(epsilon: float, tmp_path: P
         lr=numbers["learning_rate"],
         eps=epsilon,
     )
-    with np.load(tmp_path / "updated.npz") as updated:
+    with np.load(tmp_path / "updated.npz") as updated_weights:
         for step in range(_STEPS):
             for name, parameter in parameters.items():
                 parameter.grad = torch.from_numpy(arrays[f"{name}_gradients"][step].copy())
@@ -53,5 +53,9 @@ def test_weights_after_50_steps_are_those_of_pytorch(epsilon: float, tmp_path: P
             optimizer.step()
             for name, parameter in parameters.items():
                 np.testing.assert_allclose(
-                    updated[name][step], parameter.detach().numpy(), rtol=2e-6, atol=2e-6, err_msg=f"{step}"
+                    updated_weights[name][step],
+                    parameter.detach().numpy(),
+                    rtol=2e-6,
+                    atol=2e-6,
+                    err_msg=f"{step}",
                 )

@@ -137,8 +137,8 @@ def main(source: Path, target: Path, texts: list[str]) -> None:
         check_copy(description, str(folder))
         for file, data in description.files.items():
             (copy / file).write_bytes(data)
-        auto = transformers.AutoTokenizer.from_pretrained(folder if is_new else copy)
-        ids[folder.name] = auto(texts)["input_ids"]
+        auto_tokenizer = transformers.AutoTokenizer.from_pretrained(folder if is_new else copy)
+        ids[folder.name] = auto_tokenizer(texts)["input_ids"]
     (target / "ids.json").write_text(json.dumps(ids))
 
 

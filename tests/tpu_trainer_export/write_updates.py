@@ -31,14 +31,14 @@ def main(folder: Path) -> None:
     gradients = [values[f"{name}_gradients"] for name in names]
     schedule = Schedule(ScheduleConfig(name="constant"), peak=config.learning_rate, steps=len(gradients[0]))
     optimizer = build_optimizer(config, schedule, variables=variables)
-    updated: dict[str, list[np.ndarray]] = {name: [] for name in names}
+    updated_weights: dict[str, list[np.ndarray]] = {name: [] for name in names}
     for step_gradients in zip(*gradients, strict=True):
         # Task.step does the same.
         clipped, _ = tf.clip_by_global_norm([tf.constant(each) for each in step_gradients], config.clip_norm)
         optimizer.apply_gradients(zip(clipped, variables, strict=True), skip_gradients_aggregation=True)
         for name, variable in zip(names, variables, strict=True):
-            updated[name].append(variable.numpy())
-    np.savez(folder / "updated.npz", **{name: np.stack(each) for name, each in updated.items()})
+            updated_weights[name].append(variable.numpy())
+    np.savez(folder / "updated.npz", **{name: np.stack(each) for name, each in updated_weights.items()})
 
 
 if __name__ == "__main__":

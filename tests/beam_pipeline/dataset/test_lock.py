@@ -234,7 +234,7 @@ def test_a_lock_in_a_bucket_survives_errors_and_lost_responses(
 
 
 def test_exactly_one_of_several_runs_takes_over_a_stale_lock_in_a_bucket(gcs: Gcs):
-    with hold(URL) as dead:
+    with hold(URL) as stale_lock:
         gcs.age(f"{URL}/run.lock", 11 * MINUTES)
         start, errors, holders = threading.Barrier(4), [], []
         done = threading.Barrier(4)
@@ -256,10 +256,10 @@ def test_exactly_one_of_several_runs_takes_over_a_stale_lock_in_a_bucket(gcs: Gc
             thread.join(timeout=120)
         assert (len(holders), len(errors)) == (1, 3)
         with pytest.raises(LockLost):
-            dead.check()
+            stale_lock.check()
         with pytest.raises(LockLost):
-            dead.name_job(JOB, renewed=True)
-        dead.keep()
+            stale_lock.name_job(JOB, renewed=True)
+        stale_lock.keep()
     assert gcs.objects_below(URL) == {}
 
 

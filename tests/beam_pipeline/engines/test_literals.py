@@ -27,8 +27,8 @@ def test_places(tokens: dict[str, dict[str, bool]], texts: list[str], parse: boo
         {"id": tokenizer.token_to_id(content), "content": content, **options}
         for content, options in tokens.items()
     ]
-    ignored = [token["content"] for token in added_tokens if token["special"] and not parse]
-    literals = Literals(added_tokens, ignored)
+    ignored_tokens = [token["content"] for token in added_tokens if token["special"] and not parse]
+    literals = Literals(added_tokens, ignored_tokens)
     actual, undecided = literals.find(texts)
     split = literals.split(texts)
     if split is not None:

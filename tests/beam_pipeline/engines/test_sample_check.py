@@ -29,7 +29,7 @@ def batch_of(texts: list[str]) -> DocumentBatch:
 
 
 @pytest.fixture
-def wrong_on(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def break_engine_on(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Replaces the engine with one that gives wrong ids for texts with this word."""
 
     def replace_core(word: str) -> None:
@@ -48,7 +48,9 @@ def wrong_on(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return replace_core
 
 
-def test_a_wrong_engine_is_found(make_tokenizer: Callable[[str], str], wrong_on: Callable[[str], None]):
+def test_a_wrong_engine_is_found(
+    make_tokenizer: Callable[[str], str], break_engine_on: Callable[[str], None]
+):
     tokenizer_json = make_tokenizer("unigram")
     texts = [f"document {number}" for number in range(100)]
     batch = batch_of(texts)
@@ -56,7 +58,7 @@ def test_a_wrong_engine_is_found(make_tokenizer: Callable[[str], str], wrong_on:
     engine = make_engine("tokie", tokenizer_json)
     SampleCheck(engine, input_bytes=1000, seed=0)(batch, *engine.encode_batch(texts))
 
-    wrong_on("document 71")
+    break_engine_on("document 71")
     ids, lengths = engine.encode_batch(texts)
     with pytest.raises(
         EngineMismatch, match=r"the engine tokie and HF's tokenizer give different ids .* use --engine hf"
@@ -97,13 +99,13 @@ def test_the_sample_is_small_and_a_function_of_places(
 
 
 def test_unusual_text_is_checked_although_the_sample_misses_it(
-    make_tokenizer: Callable[[str], str], wrong_on: Callable[[str], None]
+    make_tokenizer: Callable[[str], str], break_engine_on: Callable[[str], None]
 ):
     engine = make_engine("tokie", make_tokenizer("unigram"))
     texts = [f"document {number} " * 20 for number in range(2000)]
     texts[1234] += "=" * 40
     batch = batch_of(texts)
-    wrong_on("=" * 40)
+    break_engine_on("=" * 40)
     ids, lengths = engine.encode_batch(texts)
     # In an input of this size, a document is in the sample with a probability of 1 in 2048, and every batch is checked
     # if its hash is among the lowest 64th: of 400 seeds, some.
@@ -119,23 +121,23 @@ def test_unusual_text_is_checked_although_the_sample_misses_it(
 
 
 def test_of_a_long_document_the_beginning_is_checked(
-    make_tokenizer: Callable[[str], str], wrong_on: Callable[[str], None]
+    make_tokenizer: Callable[[str], str], break_engine_on: Callable[[str], None]
 ):
     engine = make_engine("tokie", make_tokenizer("unigram"))
     texts = ["word " * 100_000]
     check = SampleCheck(engine, input_bytes=1000, seed=0)
     check(batch_of(texts), *engine.encode_batch(texts))
-    wrong_on("word")
+    break_engine_on("word")
     with pytest.raises(EngineMismatch):
         check(batch_of(texts), *engine.encode_batch(texts))
 
 
 def test_a_run_with_a_wrong_engine_names_the_document(
-    corpus: Path, tokenizer_folder: Path, tmp_path: Path, wrong_on: Callable[[str], None]
+    corpus: Path, tokenizer_folder: Path, tmp_path: Path, break_engine_on: Callable[[str], None]
 ):
     lines = corpus.read_text(encoding="utf-8").split("\n")
     number = next(index for index, line in enumerate(lines, 1) if index > 40 and line)
-    wrong_on(lines[number - 1])
+    break_engine_on(lines[number - 1])
     place = rf"{re.escape(str(corpus))}, line {number} \(byte \d+\), work unit 0: the engine tokie and HF's"
     with pytest.raises(DataError, match=place):
         prepare.main(arguments(corpus, tokenizer_folder, tmp_path / "out", *LENGTH))
@@ -143,12 +145,12 @@ def test_a_run_with_a_wrong_engine_names_the_document(
 
 
 def test_engines_agree_in_a_whole_run(corpus: Path, tokenizer_folder: Path, tmp_path: Path):
-    by_hf, by_auto = tmp_path / "hf", tmp_path / "auto"
-    prepare.main(arguments(corpus, tokenizer_folder, by_hf, *LENGTH, "--engine", "hf"))
+    hf_output, auto_output = tmp_path / "hf", tmp_path / "auto"
+    prepare.main(arguments(corpus, tokenizer_folder, hf_output, *LENGTH, "--engine", "hf"))
     # In a process of its own, where the engine may use several threads.
-    command = [*PROGRAM, *arguments(corpus, tokenizer_folder, by_auto, *LENGTH)]
+    command = [*PROGRAM, *arguments(corpus, tokenizer_folder, auto_output, *LENGTH)]
     subprocess.run(command, check=True, capture_output=True)
-    files, manifests = [content(folder / "train") for folder in (by_hf, by_auto)], []
+    files, manifests = [content(folder / "train") for folder in (hf_output, auto_output)], []
     for dataset_files in files:
         manifests.append(json.loads(dataset_files.pop(MANIFEST)))
         del manifests[-1]["engines"], manifests[-1]["checksum"]

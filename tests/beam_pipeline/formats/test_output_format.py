@@ -136,13 +136,13 @@ def test_the_same_options_give_the_same_bytes_and_resume_keeps_them(
             prepare.main(run)
     inodes_before = {path.name: path.stat().st_ino for path in (tmp_path / "out" / "train").glob("train-*")}
     assert len(inodes_before) == len(shards(finished_output))
-    shards_there = sorted((tmp_path / "out" / "train").glob("train-*"))
-    shards_there[0].write_bytes(bytes(shards_there[0].stat().st_size))
+    shard_paths = sorted((tmp_path / "out" / "train").glob("train-*"))
+    shard_paths[0].write_bytes(bytes(shard_paths[0].stat().st_size))
     prepare.main([*run, "--resume"])
     assert content(tmp_path / "out") == content(finished_output)
     inodes_after = {path.name: path.stat().st_ino for path in (tmp_path / "out" / "train").glob("train-*")}
     assert [name for name in inodes_after if inodes_after[name] != inodes_before[name]] == [
-        shards_there[0].name
+        shard_paths[0].name
     ]
 
 

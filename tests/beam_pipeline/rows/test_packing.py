@@ -75,21 +75,21 @@ def test_best_fit_equals_the_textbook_one_by_one(lengths):
     rows, offsets = best_fit(lengths, 20)
     spaces: list[int] = []
     for index in np.argsort(-lengths, kind="stable"):
-        fitting = [row for row, space in enumerate(spaces) if space >= lengths[index]]
-        if fitting:
-            spaces[min(fitting, key=lambda row: spaces[row])] -= lengths[index]
+        rows_with_space = [row for row, space in enumerate(spaces) if space >= lengths[index]]
+        if rows_with_space:
+            spaces[min(rows_with_space, key=lambda row: spaces[row])] -= lengths[index]
         else:
             spaces.append(20 - lengths[index])
-    filled = np.bincount(rows, lengths, minlength=0).astype(int)
-    assert sorted(20 - filled) == sorted(spaces)
+    fill = np.bincount(rows, lengths, minlength=0).astype(int)
+    assert sorted(20 - fill) == sorted(spaces)
     # The pieces of a row do not overlap.
     placed_documents = np.concatenate(
         [np.arange(n) + 20 * r + o for n, r, o in zip(lengths, rows, offsets, strict=True)] or [[]]
     )
     assert len(np.unique(placed_documents)) == len(placed_documents)
     # Rows are numbered in the order of their first piece.
-    _, firsts = np.unique(rows, return_index=True)
-    assert (np.diff(firsts) > 0).all()
+    _, first_indices = np.unique(rows, return_index=True)
+    assert (np.diff(first_indices) > 0).all()
 
 
 @given(

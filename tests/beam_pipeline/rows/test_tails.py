@@ -47,16 +47,18 @@ def test_blocks_of_tails_are_the_stream_of_all_tails_cut_up(flags, rows_in_block
         return
     # The reference: the whole stream, packed at once.
     rows = -(-total // MAX_LENGTH)
-    padded = np.concatenate([stream, np.full(rows * MAX_LENGTH - total, PAD, np.uint16)])
-    assert np.array_equal(np.concatenate([block.ids for block in packed]), padded.reshape(rows, MAX_LENGTH))
+    padded_stream = np.concatenate([stream, np.full(rows * MAX_LENGTH - total, PAD, np.uint16)])
+    assert np.array_equal(
+        np.concatenate([block.ids for block in packed]), padded_stream.reshape(rows, MAX_LENGTH)
+    )
     lengths = np.concatenate([block.lengths for block in packed])
     assert (lengths[:-1] == MAX_LENGTH).all() and lengths.sum() == total
     if keep_starts:
-        firsts = (np.cumsum(sizes) - sizes)[sizes > 0]
+        tail_starts = (np.cumsum(sizes) - sizes)[sizes > 0]
         document_begins = [
             first + tail.starts for first, tail in zip(np.cumsum(sizes) - sizes, tails, strict=True)
         ]
-        expected = start_bits(np.union1d(firsts, np.concatenate(document_begins)), rows, MAX_LENGTH)
+        expected = start_bits(np.union1d(tail_starts, np.concatenate(document_begins)), rows, MAX_LENGTH)
         assert np.array_equal(np.concatenate([block.starts for block in packed]), expected)
 
 

@@ -36,7 +36,7 @@ def tar(content: bytes = LINES) -> bytes:
     return out.getvalue()
 
 
-def zipped() -> bytes:
+def zip_archive() -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         archive.writestr("word/document.xml", LINES)
@@ -64,10 +64,10 @@ CASES = [
     ("a.txt.gz.gz", gzip.compress(gzip.compress(LINES)), r"contains gzip data"),
     ("a.txt.GZ", bz2.compress(LINES), r"its extension means gzip, but the file is bzip2 data"),
     ("a.txt.gz", LINES, r"its extension means gzip, but the file is not gzip data"),
-    ("a.jsonl.bz2", zipped(), r"its extension means bz2, but the file is a zip archive"),
+    ("a.jsonl.bz2", zip_archive(), r"its extension means bz2, but the file is a zip archive"),
     ("a.txt", lzma.compress(LINES), r"is xz data, .*ends with \.xz: rename it"),
-    ("a.docx", zipped(), r"is a zip archive \(.*\.docx"),
-    ("a.jsonl", zipped(), r"is a zip archive .* not lines of jsonl"),
+    ("a.docx", zip_archive(), r"is a zip archive \(.*\.docx"),
+    ("a.jsonl", zip_archive(), r"is a zip archive .* not lines of jsonl"),
     ("a.txt", parquet(), r"is a parquet file, .*--input_format parquet"),
     ("a.txt", b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", r"is a PDF document"),
     ("a.bin", bytes(range(1, 100)) + b"\0" + bytes(range(255)), r"is binary data \(byte \d+ is NUL\)"),
@@ -100,8 +100,8 @@ def test_a_database_is_refused(write, tmp_path: Path) -> None:
 
 
 def test_every_file_is_checked_when_it_is_read(write) -> None:
-    path = write("a.txt", zipped())
-    unit = WorkUnit(0, "text", path.removesuffix("a.txt"), (Part("a.txt", 0, len(zipped())),), 1)
+    path = write("a.txt", zip_archive())
+    unit = WorkUnit(0, "text", path.removesuffix("a.txt"), (Part("a.txt", 0, len(zip_archive())),), 1)
     with pytest.raises(UsageError, match="is a zip archive"):
         list(read_unit(unit, InputConfig()))
 
@@ -109,7 +109,7 @@ def test_every_file_is_checked_when_it_is_read(write) -> None:
 def test_of_many_files_a_sample_is_opened_at_planning_with_each_extension(write, monkeypatch) -> None:
     for number in range(600):
         path = write(f"{number:03d}.txt", "text\n")
-    write("555.docx", zipped())
+    write("555.docx", zip_archive())
     opened_paths = []
     open_text = content.open_text
     monkeypatch.setattr(

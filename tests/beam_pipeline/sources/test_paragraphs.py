@@ -19,8 +19,8 @@ contents = st.lists(
 @st.composite
 def cuts(draw: st.DrawFn) -> tuple[bytes, list[int], int]:
     content = draw(contents)
-    inner = draw(st.lists(st.integers(0, len(content)), max_size=6))
-    return content, sorted({0, *inner, len(content)}), draw(st.integers(1, 50))
+    inner_bounds = draw(st.lists(st.integers(0, len(content)), max_size=6))
+    return content, sorted({0, *inner_bounds, len(content)}), draw(st.integers(1, 50))
 
 
 def expected(content: bytes) -> list[tuple[int, bytes]]:

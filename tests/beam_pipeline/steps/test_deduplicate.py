@@ -14,16 +14,16 @@ def duplicates(
     units: list[list[str]], buckets: int, entries_per_pass: int, shuffle=lambda items: None
 ) -> set[tuple[int, int]]:
     """Returns (unit, document) of all documents that the steps drop."""
-    places, by_bucket = [], {}
+    places, entries_by_bucket = [], {}
     for unit, documents in enumerate(units):
         hashes = text_hashes(documents)
         first = first_occurrences(hashes)
         places += [(unit, document) for document in np.flatnonzero(~first).tolist()]
         for bucket, entries in bucket_entries(hashes, first, buckets):
-            by_bucket.setdefault(bucket, []).append((unit, entries))
-    for bucket_entries_list in by_bucket.values():
-        shuffle(bucket_entries_list)
-        for unit, data in find_duplicates(bucket_entries_list, entries_per_pass):
+            entries_by_bucket.setdefault(bucket, []).append((unit, entries))
+    for entry_list in entries_by_bucket.values():
+        shuffle(entry_list)
+        for unit, data in find_duplicates(entry_list, entries_per_pass):
             places += [(unit, document) for document in np.frombuffer(data, np.int64).tolist()]
     assert len(places) == len(set(places))
     return set(places)

@@ -101,14 +101,14 @@ def test_a_damaged_or_cut_unit_is_done_again(run, uninterrupted_content, tmp_pat
     with monkeypatch.context() as patch, pytest.raises(RuntimeError):
         Watch(patch, fail_at=4)
         run("--dedup", "exact")
-    (damaged_unit, cut, lacking, *_), (hashes, *_) = (
+    (damaged_unit, cut, deleted_unit, *_), (hashes, *_) = (
         sorted(tmp_path.glob(f"out/_staging/**/units/unit-*.{kind}")) for kind in ("rows", "hashes")
     )
     data = bytearray(damaged_unit.read_bytes())
     data[len(data) // 2] ^= 4
     damaged_unit.write_bytes(data)
     cut.write_bytes(cut.read_bytes()[:-100])
-    lacking.unlink()
+    deleted_unit.unlink()
     hashes.write_bytes(hashes.read_bytes()[:-1])
     with monkeypatch.context() as patch:
         second = Watch(patch)

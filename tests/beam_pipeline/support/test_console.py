@@ -44,5 +44,5 @@ def test_what_native_code_prints_is_discarded_also_if_stdout_is_closed():
     code += "print('after'); print('done', file=sys.stderr)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout == "after\n"
-    closed = ["sh", "-c", '"$0" -c "$1" >&-', sys.executable, code]
-    assert subprocess.run(closed, capture_output=True, text=True, check=True).stderr == "done\n"
+    command = ["sh", "-c", '"$0" -c "$1" >&-', sys.executable, code]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stderr == "done\n"

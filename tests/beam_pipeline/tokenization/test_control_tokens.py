@@ -57,12 +57,12 @@ def _bert() -> Tokenizer:
 
 
 def _bpe(
-    space: str = "Ġ", *, ignore_merges: bool = False, merged: bool = True, **options: object
+    space: str = "Ġ", *, ignore_merges: bool = False, with_merges: bool = True, **options: object
 ) -> Tokenizer:
     """A model with the control tokens in its vocabulary, with or without merges that produce them."""
     vocab = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *BYTE_TOKENS, "▁", "<unk>"]
     merges = []
-    for token in (*WORDS, *(CONTROL if merged else ())):
+    for token in (*WORDS, *(CONTROL if with_merges else ())):
         for end in range(2, len(token) + 1):
             merges.append((token[: end - 1], token[end - 1]))
             vocab.append(token[:end])
@@ -166,10 +166,10 @@ def test_no_text_encodes_to_a_control_token(tokenizer: Tokenizer):
     control = control_of(tokenizer)
     # With --parse_special_tokens they are forged, so this test can fail.
     assert any(control & set(ids) for ids in encode(tokenizer, "hf", texts, parse_special_tokens=True))
-    by_hf = encode(tokenizer, "hf", texts)
-    for text, ids in zip(texts, by_hf, strict=True):
+    hf_ids = encode(tokenizer, "hf", texts)
+    for text, ids in zip(texts, hf_ids, strict=True):
         assert control.isdisjoint(ids), repr(text)
-    assert encode(tokenizer, "auto", texts) == by_hf
+    assert encode(tokenizer, "auto", texts) == hf_ids
 
 
 def test_text_without_control_tokens_keeps_its_ids(tokenizer: Tokenizer):

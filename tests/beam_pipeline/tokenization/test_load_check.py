@@ -64,10 +64,10 @@ def test_what_transformers_5_saves_is_read_as_it_is(
     for name, data in description.files.items():
         (copy_folder / name).write_bytes(data)
     assert "config.json" not in description.files
-    auto = AutoTokenizer.from_pretrained(copy_folder)
-    assert control in auto.all_special_tokens
+    auto_tokenizer = AutoTokenizer.from_pretrained(copy_folder)
+    assert control in auto_tokenizer.all_special_tokens
     texts = ["Hello World", " two  spaces", f"x{control}y"]
-    assert auto(texts)["input_ids"] == [core.encode(text).ids for text in texts]
+    assert auto_tokenizer(texts)["input_ids"] == [core.encode(text).ids for text in texts]
     assert describe_tokenizer(str(copy_folder)).files == description.files
 
 

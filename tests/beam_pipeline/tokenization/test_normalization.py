@@ -93,10 +93,10 @@ def test_unicode_versions_that_disagree_are_known(form: str):
         texts = [context.format(chr(code)) for code in range(0x80, 0x20000) if not 0xD800 <= code < 0xE000]
         actual = unicodedata.normalize(form, "\n".join(texts)).split("\n")
         expected = hf_normalizer.normalize_str("\n".join(texts)).split("\n")
-        differ = {
+        differences = {
             number for number, pair in enumerate(zip(actual, expected, strict=True)) if pair[0] != pair[1]
         }
-        assert differ <= set(known_differences.positions(texts))
+        assert differences <= set(known_differences.positions(texts))
 
 
 def test_the_class_of_white_space_is_that_of_python():

@@ -280,9 +280,11 @@ def test_the_tokenizer_json_of_a_fast_class_that_is_code_is_used_without_the_cod
                 "<s> $0", special_tokens=[("<s>", bos_id)]
             )
 
-    lacking = {"9999": {"content": "<|plugin|>", "special": True}}
+    undefined_tokens = {"9999": {"content": "<|plugin|>", "special": True}}
     folder = save(
-        "sentencepiece-internlm", change, tokenizer_config={**config, "added_tokens_decoder": lacking}
+        "sentencepiece-internlm",
+        change,
+        tokenizer_config={**config, "added_tokens_decoder": undefined_tokens},
     )
     (folder / "my_code.py").write_text("raise SystemExit('code of the folder was run')\n")
     description = describe_tokenizer(str(folder))
@@ -290,11 +292,11 @@ def test_the_tokenizer_json_of_a_fast_class_that_is_code_is_used_without_the_cod
     assert "without 1 token of tokenizer_config.json (<|plugin|> (9999)): they" in description.notes[0]
     tokenizer_json = json.loads((folder / "tokenizer.json").read_text())
     assert json.loads(description.json)["model"] == tokenizer_json["model"]
-    auto = AutoTokenizer.from_pretrained(copy(description, tmp_path / "copy"))
-    expected = [auto(text).input_ids for text in TEXTS]
+    auto_tokenizer = AutoTokenizer.from_pretrained(copy(description, tmp_path / "copy"))
+    expected = [auto_tokenizer(text).input_ids for text in TEXTS]
     actual = [[*description.template.prefix, *ids] for ids in encode(description, TEXTS)]
     assert actual == expected
-    assert bool(description.template.prefix) == bos and auto.bos_token == "<s>"
+    assert bool(description.template.prefix) == bos and auto_tokenizer.bos_token == "<s>"
 
 
 @pytest.mark.parametrize("class_name", ["GPT2Tokenizer", "PreTrainedTokenizerFast"])

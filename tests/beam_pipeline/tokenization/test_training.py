@@ -86,8 +86,10 @@ def test_a_mask_takes_the_space_before_it():
 @pytest.mark.parametrize("text", ["  two  spaces\t\r\nand\x0b lines \x1f\u2028here ", "\ufb01ne \u2460 Ａ"])
 def test_unigram_text_is_folded(text: str):
     tokenizer = train("unigram", texts, vocab_size=500).tokenizer
-    folded = {"  two": "two spaces and lines here", "\ufb01ne": "fine 1 A"}[text.split(" ")[0] or "  two"]
-    assert tokenizer.encode(text).ids == tokenizer.encode(folded).ids
+    normalized_text = {"  two": "two spaces and lines here", "\ufb01ne": "fine 1 A"}[
+        text.split(" ")[0] or "  two"
+    ]
+    assert tokenizer.encode(text).ids == tokenizer.encode(normalized_text).ids
 
 
 def test_lowercase_folds_case_and_accents():

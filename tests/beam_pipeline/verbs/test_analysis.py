@@ -66,22 +66,22 @@ def test_a_records_ids_become_ranks_and_nothing_else_is_made_of_them(split, tft_
         {"input_ids": tf.RaggedTensor.from_tensor(row.ids[np.newaxis])}
     )
     assert list(outputs) == ["input_ids_rank"]
-    by_rank = [int(token) for token in tft_output.vocabulary_by_name("token_ids")]
-    assert [by_rank[rank] for rank in outputs["input_ids_rank"].to_list()[0]] == row.ids.tolist()
+    ids_by_rank = [int(token) for token in tft_output.vocabulary_by_name("token_ids")]
+    assert [ids_by_rank[rank] for rank in outputs["input_ids_rank"].to_list()[0]] == row.ids.tolist()
 
 
 @pytest.mark.parametrize("name", ["document_tokens", "document_bytes"])
 def test_lengths_have_their_mean_and_quantiles(split, tft_output, name):
     import tensorflow as tf
 
-    recorded = split.statistics()[name]
-    lengths = [recorded["edges"][0], int(recorded["mean"]), recorded["max"] + 1]
+    histogram = split.statistics()[name]
+    lengths = [histogram["edges"][0], int(histogram["mean"]), histogram["max"] + 1]
     outputs = tft_output.transform_raw_features({name: tf.ragged.constant([lengths, []], tf.int64)})
-    assert outputs[f"{name}_mean"].numpy() == pytest.approx([recorded["mean"]] * 2)
+    assert outputs[f"{name}_mean"].numpy() == pytest.approx([histogram["mean"]] * 2)
     quantiles = outputs[f"{name}_quantiles"].numpy()
     assert quantiles.shape == (2, 99) and (quantiles[0] == quantiles[1]).all()
     # Each quantile is within a bin of the one that the histogram's counts give.
-    edges, counts = np.array(recorded["edges"]), np.array(recorded["counts"])
+    edges, counts = np.array(histogram["edges"]), np.array(histogram["counts"])
     bins = np.searchsorted(np.cumsum(counts), np.arange(1, 100) / 100 * counts.sum())
     result = np.searchsorted(edges, quantiles[0], side="right") - 1
     assert (np.abs(result - bins) <= 1).all()

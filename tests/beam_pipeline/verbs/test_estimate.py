@@ -198,9 +198,9 @@ def test_every_file_has_the_same_share_of_the_sample(tmp_path: Path):
     for number in range(50):
         (tmp_path / f"{number:02d}.txt").write_text(f"{number:02d} words\n" * 2000)
     config = InputConfig(input=[str(tmp_path / "*.txt")], unit_bytes=1 << 16)
-    planned = plan(config)
+    input_plan = plan(config)
     result = [0] * 50
-    for window in windows.windows(planned, config, sample_bytes=planned.bytes // 10, seed=3):
+    for window in windows.windows(input_plan, config, sample_bytes=input_plan.bytes // 10, seed=3):
         for batch, _ in window.pieces:
             for text in batch.texts:
                 result[int(text[:2])] += 1

@@ -108,19 +108,19 @@ def test_one_split_has_a_page_of_its_own(dataset: Path, tmp_path: Path, capsys):
 
 
 def test_text_from_the_data_cannot_do_anything(tmp_path: Path, tokenizer_folder: Path):
-    evil = "<script>alert(1)</script><img src=x onerror=alert(1)>&lt;\x00\x1b[2J\u202e\"'</style>"
+    hostile_text = "<script>alert(1)</script><img src=x onerror=alert(1)>&lt;\x00\x1b[2J\u202e\"'</style>"
     tokenizer = json.loads((tokenizer_folder / "tokenizer.json").read_text())
     # A vocabulary that spells the text out, so that it comes back as it was.
     tokenizer["normalizer"] = None
     split = {"type": "Split", "pattern": {"String": "\n"}, "behavior": "Isolated", "invert": False}
     tokenizer["pre_tokenizer"] = split
     tokenizer["decoder"] = {"type": "Fuse"}
-    tokenizer["model"]["vocab"] += [[evil, -1.0]]
+    tokenizer["model"]["vocab"] += [[hostile_text, -1.0]]
     folder = tmp_path / "tokenizer"
     shutil.copytree(tokenizer_folder, folder)
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     source = tmp_path / "<b onload=x>.txt"
-    source.write_text((evil + "\n") * 40)
+    source.write_text((hostile_text + "\n") * 40)
     out = tmp_path / "out"
     prepare.main(arguments(source, folder, out, "--max_length", "8"))
     html = (out / "report.html").read_text(encoding="utf-8")

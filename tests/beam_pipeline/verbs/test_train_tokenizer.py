@@ -59,16 +59,16 @@ def test_a_tokenizer_and_what_it_was_made_from(
 
 
 def test_runner_and_bundling_change_nothing(corpus_files: Path, tmp_path: Path):
-    sampled = ["--sample_bytes", "40000", "--allow_smaller_vocab"]
-    run(corpus_files, tmp_path / "one", *sampled, "--unit_bytes", "5000")
+    sample_options = ["--sample_bytes", "40000", "--allow_smaller_vocab"]
+    run(corpus_files, tmp_path / "one", *sample_options, "--unit_bytes", "5000")
     inputs = [str(corpus_files / name) for name in ("b.jsonl", "empty.txt", "a.txt", "*.txt")]
-    options = ["--input", *inputs, "--output", str(tmp_path / "two"), "--vocab_size", "400", *sampled]
+    options = ["--input", *inputs, "--output", str(tmp_path / "two"), "--vocab_size", "400", *sample_options]
     workers = ["--direct_running_mode", "multi_processing", "--direct_num_workers", "2"]
     train_tokenizer.main([*options, *workers, "--unit_bytes", "5000"])
     assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
-    run(corpus_files, tmp_path / "three", *sampled, "--unit_bytes", "1000000")
+    run(corpus_files, tmp_path / "three", *sample_options, "--unit_bytes", "1000000")
     assert files_of(tmp_path / "one")["tokenizer.json"] == files_of(tmp_path / "three")["tokenizer.json"]
-    run(corpus_files, tmp_path / "four", *sampled, "--seed", "1")
+    run(corpus_files, tmp_path / "four", *sample_options, "--seed", "1")
     assert files_of(tmp_path / "one")["tokenizer.json"] != files_of(tmp_path / "four")["tokenizer.json"]
 
 
@@ -79,11 +79,11 @@ def test_the_sample_is_a_share_of_the_documents_by_hash(tmp_path: Path):
     for number, name in enumerate(names):
         hashes = place_hashes("sample", 3, name, places)
         sampled_documents = np.flatnonzero(hashes < np.uint64(int(0.4 * 2**64)))
-        sampled = pa.record_batch(
+        record_batch = pa.record_batch(
             [hashes[sampled_documents], [texts[name][i] for i in sampled_documents]], names=["hash", "text"]
         )
-        sampled = sampled.cast(corpus_sample._SCHEMA)
-        corpus_sample.write_file((number, [(number, sampled)]), str(tmp_path))
+        record_batch = record_batch.cast(corpus_sample._SCHEMA)
+        corpus_sample.write_file((number, [(number, record_batch)]), str(tmp_path))
     full_sample = corpus_sample.Sample(str(tmp_path), 0.4, 10**9)
     assert 700 < full_sample.documents < 900
     read = list(full_sample.texts())

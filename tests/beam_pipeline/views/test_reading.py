@@ -31,8 +31,8 @@ def test_the_rows_are_all_the_manifest_counts(dataset: Path):
         assert sum(row.padding for row in rows) == totals["padding"]
         assert all(len(row.ids) + row.padding == max_length for row in rows)
         counts = np.bincount(np.concatenate([row.ids for row in rows]))
-        recorded = np.array(split.statistics()["token_counts"])
-        assert (recorded[: len(counts)] == counts).all() and recorded.sum() == counts.sum()
+        recorded_counts = np.array(split.statistics()["token_counts"])
+        assert (recorded_counts[: len(counts)] == counts).all() and recorded_counts.sum() == counts.sum()
 
 
 def test_starts_are_where_segments_begin(dataset: Path):

@@ -122,11 +122,11 @@ def test_evaluation_reads_every_row_once_and_fills_up(
 
 def test_calls_end_before_the_interpreter() -> None:
     """Otherwise a pipeline could wait forever for its thread, which the interpreter has stopped."""
-    calls, has_begun, finish = PythonCalls(), threading.Event(), threading.Event()
+    calls, has_begun, may_finish = PythonCalls(), threading.Event(), threading.Event()
 
     def read() -> None:
         has_begun.set()
-        finish.wait()
+        may_finish.wait()
 
     call = calls.wrap(read)
     threads = [threading.Thread(target=call), threading.Thread(target=calls.close)]
@@ -137,7 +137,7 @@ def test_calls_end_before_the_interpreter() -> None:
     assert threads[1].is_alive()
     with pytest.raises(RuntimeError, match="the interpreter is ending"):
         call()
-    finish.set()
+    may_finish.set()
     for thread in threads:
         thread.join(10)
         assert not thread.is_alive()

@@ -30,12 +30,14 @@ def edit_manifest(folder: Path, **changes: object) -> None:
 def test_manifest_and_names_say_the_same(split_folder: Path, tokenizer_folder: Path) -> None:
     with_manifest = open_split(str(split_folder))
     (split_folder / "manifest.json").unlink()
-    bare = open_split(str(split_folder))
-    for split in (with_manifest, bare):
+    without_manifest = open_split(str(split_folder))
+    for split in (with_manifest, without_manifest):
         assert split.counts.tolist() == [40, 40, 10]
         assert (len(split), split.max_length, split.features) == (90, MAX_LENGTH, ("input_ids",))
-    assert with_manifest.names == bare.names
-    assert load_vocabulary(with_manifest) == load_vocabulary(bare, tokenizer=str(tokenizer_folder))
+    assert with_manifest.names == without_manifest.names
+    assert load_vocabulary(with_manifest) == load_vocabulary(
+        without_manifest, tokenizer=str(tokenizer_folder)
+    )
 
 
 def test_the_vocabulary_is_the_tokenizers(split_folder: Path, vocabulary: Vocabulary) -> None:
@@ -55,10 +57,10 @@ def test_a_hostile_value_in_any_field_is_named(split_folder: Path) -> None:
     manifest = json.loads((split_folder / "manifest.json").read_text())
     refusals = 0
     for key in manifest:
-        inner = manifest[key] if isinstance(manifest[key], dict) else {None: None}
+        fields = manifest[key] if isinstance(manifest[key], dict) else {None: None}
         first = manifest[key][0] if key == "shards" else {}
         for value in HOSTILE:
-            cases = [value if name is None else manifest[key] | {name: value} for name in inner]
+            cases = [value if name is None else manifest[key] | {name: value} for name in fields]
             cases += [[first | {name: value}, *manifest[key][1:]] for name in first]
             for case in cases:
                 write_manifest(split_folder, manifest | {key: case})

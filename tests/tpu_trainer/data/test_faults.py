@@ -178,10 +178,10 @@ def test_a_manifest_with_another_length_or_feature(folder: Path, vocabulary: Voc
 
 def test_shards_without_a_manifest_of_a_larger_tokenizer(folder: Path, vocabulary: Vocabulary) -> None:
     (folder / "manifest.json").unlink()
-    bare = open_split(str(folder))
-    check_records(bare, vocabulary)
+    shards_only = open_split(str(folder))
+    check_records(shards_only, vocabulary)
     with pytest.raises(UsageError, match=r"record \d+ contains the id 49, but the tokenizer has 49 tokens"):
-        check_records(bare, replace(vocabulary, size=49))
+        check_records(shards_only, replace(vocabulary, size=49))
 
 
 @pytest.mark.parametrize("named_count", [39, 41])

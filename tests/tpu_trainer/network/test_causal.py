@@ -142,8 +142,8 @@ def gpt2_logits(weights: dict[str, np.ndarray], batch: dict[str, np.ndarray]) ->
     scores = query @ key.transpose(0, 1, 3, 2) / np.sqrt(query.shape[-1])
     visible = np.tril(np.ones((LENGTH, LENGTH), bool)) & (segments[:, :, None] == segments[:, None, :])
     scores = np.exp(np.where(visible[:, None], scores, -np.inf))
-    mixed = (scores / scores.sum(axis=-1, keepdims=True)) @ value
-    x = x + linear(mixed.transpose(0, 2, 1, 3).reshape(x.shape), "h_._0/attn/c_proj")
+    attention = (scores / scores.sum(axis=-1, keepdims=True)) @ value
+    x = x + linear(attention.transpose(0, 2, 1, 3).reshape(x.shape), "h_._0/attn/c_proj")
     x = x + linear(gelu(linear(norm(x, "h_._0/ln_2"), "h_._0/mlp/c_fc")), "h_._0/mlp/c_proj")
     return norm(x, "ln_f") @ wte.T
 
@@ -201,8 +201,8 @@ def test_loss_and_gradient_equal_those_of_a_gpt2_in_numpy(vocabulary: Vocabulary
 def test_in_rows_without_a_mask_the_pad_id_marks_padding(vocabulary: Vocabulary) -> None:
     objective = CausalLanguageModelling(model=model_of("gpt2", vocabulary), max_length=LENGTH)
     batch = {name: values for name, values in batch_of(vocabulary).items() if name != "segment_ids"}
-    bare = {name: values for name, values in batch.items() if name != "attention_mask"}
-    masked, unmasked = (objective.sums(b, key=KEY, training=False) for b in (batch, bare))
+    batch_without_mask = {name: values for name, values in batch.items() if name != "attention_mask"}
+    masked, unmasked = (objective.sums(b, key=KEY, training=False) for b in (batch, batch_without_mask))
     assert int(unmasked.targets) == 11 + 11 + 8
     np.testing.assert_allclose([float(v) for v in unmasked], [float(v) for v in masked], rtol=1e-5)
 

@@ -149,7 +149,7 @@ def test_a_target_tied_for_the_highest_logit_counts_as_a_fraction() -> None:
 
 
 def test_no_array_of_all_logits_is_created() -> None:
-    def lowered(pieces: int) -> str:
+    def lowered_text(pieces: int) -> str:
         @tf.function(jit_compile=True)
         def call(hidden: tf.Tensor, matrix: tf.Tensor, bias: tf.Tensor) -> list[tf.Tensor]:
             with tf.GradientTape() as tape:
@@ -169,6 +169,6 @@ def test_no_array_of_all_logits_is_created() -> None:
         return call.experimental_get_compiler_ir(*specs)(stage="hlo")
 
     all_logits = f"f32[64,{IDS}]"
-    assert all_logits in lowered(1)
-    assert all_logits not in lowered(4)
-    assert f"f32[16,{IDS}]" in lowered(4)
+    assert all_logits in lowered_text(1)
+    assert all_logits not in lowered_text(4)
+    assert f"f32[16,{IDS}]" in lowered_text(4)

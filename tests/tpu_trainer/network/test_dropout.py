@@ -24,14 +24,14 @@ def test_rate_and_mean_are_exact_and_all_bits_differ(shape: tuple[int, ...]) -> 
         first, second = (layer(tf.ones(shape), training=True).numpy() for layer in model.layers)
     assert set(np.unique(first)) == {0.0, np.float32(1 / 0.75)}
     is_dropped = first.reshape(shape[0], -1) == 0
-    spread = np.sqrt(0.25 * 0.75 / is_dropped.size)
-    assert abs(is_dropped.mean() - 0.25) < 5 * spread
-    assert abs((is_dropped & (second == 0).reshape(is_dropped.shape)).mean() - 0.0625) < 5 * spread
+    deviation = np.sqrt(0.25 * 0.75 / is_dropped.size)
+    assert abs(is_dropped.mean() - 0.25) < 5 * deviation
+    assert abs((is_dropped & (second == 0).reshape(is_dropped.shape)).mean() - 0.0625) < 5 * deviation
     # Neighbours along each axis, and distant elements, are independent.
     for shift in (1, 2, shape[-1] % is_dropped.shape[1] or 3, is_dropped.shape[1] // 2):
         both_dropped = is_dropped & np.roll(is_dropped, shift, axis=1)
-        assert abs(both_dropped.mean() - 0.0625) < 6 * spread
-    assert abs((is_dropped & np.roll(is_dropped, 1, axis=0)).mean() - 0.0625) < 6 * spread
+        assert abs(both_dropped.mean() - 0.0625) < 6 * deviation
+    assert abs((is_dropped & np.roll(is_dropped, 1, axis=0)).mean() - 0.0625) < 6 * deviation
 
 
 def test_a_rows_bits_do_not_depend_on_its_batch() -> None:

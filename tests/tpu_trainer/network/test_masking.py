@@ -123,10 +123,10 @@ def test_all_positions_are_equally_probable(unit: MaskingUnit) -> None:
     hits = np.bincount(apply(ids, None, unit=unit).positions.ravel(), minlength=LENGTH) / 6000
     expected = 10 / LENGTH
     # Spans start at any token, so positions near the ends are rarer.
-    inner = slice(None) if unit != "span" else slice(MAX_SPAN, -MAX_SPAN)
-    deviation = np.abs(hits - hits[inner].mean())[inner].max()
+    inner_positions = slice(None) if unit != "span" else slice(MAX_SPAN, -MAX_SPAN)
+    deviation = np.abs(hits - hits[inner_positions].mean())[inner_positions].max()
     assert deviation < 5 * np.sqrt(expected * (1 - expected) / 6000)
-    assert abs(hits[inner].mean() - expected) < 0.02
+    assert abs(hits[inner_positions].mean() - expected) < 0.02
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -190,9 +190,9 @@ def test_a_word_that_is_too_long_is_selected_in_part() -> None:
 
 
 def test_whole_words_need_a_tokenizer_whose_tokens_show_them() -> None:
-    silent = replace(VOCABULARY, words=None)
+    without_words = replace(VOCABULARY, words=None)
     with pytest.raises(UsageError, match=r"--mlm\.unit is 'word', but the tokenizer's tokens do not show"):
-        Masking(vocabulary=silent, max_length=LENGTH, probability=0.15, unit="word")
+        Masking(vocabulary=without_words, max_length=LENGTH, probability=0.15, unit="word")
 
 
 def test_spans_have_geometric_lengths_and_one_kind_of_replacement() -> None:
@@ -214,8 +214,8 @@ def test_spans_have_geometric_lengths_and_one_kind_of_replacement() -> None:
     masks = [
         (input_ids[row, part] == 999) for row, p in enumerate(masked.positions.numpy()) for part in runs(p)
     ]
-    mixed = np.mean([0 < mask.mean() < 1 for mask in masks])
-    assert mixed < 0.06  # only where two spans touch
+    mixed_share = np.mean([0 < mask.mean() < 1 for mask in masks])
+    assert mixed_share < 0.06  # only where two spans touch
     assert np.mean([mask.all() for mask in masks]) == pytest.approx(0.8, abs=0.05)
 
 

@@ -53,13 +53,13 @@ def test_lines_of_bits_look_random(compiled: bool) -> None:
 
     bits = tf.function(draw, jit_compile=compiled)().numpy()
     assert bits.shape == (lines, length)
-    spread = 0.5 / np.sqrt(bits.size)
+    deviation = 0.5 / np.sqrt(bits.size)
     for place in range(32):
         bit_values = (bits >> np.uint32(place)) & 1
-        assert abs(bit_values.mean() - 0.5) < 5 * spread
+        assert abs(bit_values.mean() - 0.5) < 5 * deviation
         # Pairs of adjacent and of more distant elements of a line, and of the same elements in adjacent lines.
         for axis, shift in ((1, 1), (1, 2), (1, 64), (1, 255), (0, 1)):
-            assert abs((bit_values ^ np.roll(bit_values, shift, axis=axis)).mean() - 0.5) < 5 * spread
+            assert abs((bit_values ^ np.roll(bit_values, shift, axis=axis)).mean() - 0.5) < 5 * deviation
     for shift in (0, 8, 16, 24):
         count = np.bincount(((bits >> np.uint32(shift)) & 255).ravel(), minlength=256)
         expected = bits.size / 256

@@ -22,7 +22,11 @@ def softmax_types(function: Callable[..., Any], *arguments: Any) -> set[tf.DType
     """Returns the dtypes of the softmax operations in `function` and in the functions that it calls."""
     graph = tf.function(function, autograph=False).get_concrete_function(*arguments).graph
     nodes = [*graph.as_graph_def().node]
-    nodes += [node for called in graph.as_graph_def().library.function for node in called.node_def]
+    nodes += [
+        node
+        for library_function in graph.as_graph_def().library.function
+        for node in library_function.node_def
+    ]
     return {tf.as_dtype(node.attr["T"].type) for node in nodes if node.op == "Softmax"}
 
 

@@ -26,9 +26,9 @@ def test_losses_are_drawn_to_scale_and_named() -> None:
     picture = loss_picture(records, title="roberta on a<b", baselines={"unigram entropy": 6.0})
     (training, validation), texts, dots = lines_of(picture)
     assert len(training) == 5
-    across = [x for x, _ in training]
-    assert [round(x - across[0], 1) for x in across] == [
-        round(i * (across[1] - across[0]), 1) for i in range(5)
+    x_positions = [x for x, _ in training]
+    assert [round(x - x_positions[0], 1) for x in x_positions] == [
+        round(i * (x_positions[1] - x_positions[0]), 1) for i in range(5)
     ]
     assert [y for _, y in training] == sorted(y for _, y in training)  # a falling loss goes down
     assert validation[0][0] == training[2][0]

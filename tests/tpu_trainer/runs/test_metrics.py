@@ -100,7 +100,7 @@ def test_records_that_a_full_disk_rejects_are_written_later(
     log = MetricsLog(folder, last_step=0, tensorboard=True)
     log.append({"step": 1, "loss": 1.0})
 
-    def half(path: str, text: str) -> None:
+    def write_half(path: str, text: str) -> None:
         with Path(path).open("a") as file:
             file.write(text[:5])
         raise OSError(28, "No space left on device")
@@ -110,7 +110,7 @@ def test_records_that_a_full_disk_rejects_are_written_later(
             raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "append_text", half)
+        patch.setattr(files, "append_text", write_half)
         patch.setattr(log, "_tensorboard", Full())
         log.append({"step": 2, "loss": 2.0})
         assert log._tensorboard is None

@@ -49,9 +49,9 @@ def test_the_names_in_checkpoints_are_those_of_keras_adamw() -> None:
     variable = tf.Variable(tf.zeros(2), name="dense/kernel")
     schedule = Schedule(ScheduleConfig(), peak=0.01, steps=10)
     optimizer = build_optimizer(OptimizerConfig(), schedule, variables=[variable])
-    kerass = keras.optimizers.AdamW(schedule)
-    kerass.build([variable])
-    assert [each.name for each in optimizer.variables] == [each.name for each in kerass.variables]
+    keras_optimizer = keras.optimizers.AdamW(schedule)
+    keras_optimizer.build([variable])
+    assert [each.name for each in optimizer.variables] == [each.name for each in keras_optimizer.variables]
 
 
 def test_biases_and_norms_do_not_decay(vocabulary: Vocabulary) -> None:

@@ -219,8 +219,8 @@ def test_dropout_is_a_function_of_step_and_row(vocabulary: Vocabulary) -> None:
 
     assert loss(1) == loss(1)
     assert loss(1) != loss(2)
-    backwards = {name: values[::-1] for name, values in batch.items()}
-    assert loss(1, **backwards) == pytest.approx(loss(1), rel=1e-6)
+    reversed_batch = {name: values[::-1] for name, values in batch.items()}
+    assert loss(1, **reversed_batch) == pytest.approx(loss(1), rel=1e-6)
     assert float(task.evaluation_sums(batch).loss) == float(task.evaluation_sums(batch).loss)
 
 

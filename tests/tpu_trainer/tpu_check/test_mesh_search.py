@@ -165,10 +165,10 @@ def test_micro_batches_keep_the_batch_or_are_powers_of_two() -> None:
     ]
     assert {each.batch_size for each in candidates} == {48}
     assert candidates[start(candidates, config)].accumulation == 2
-    free = replace(config, find_mesh=True, find_batch_size=True)
-    free_candidates = micro_batches(plan, free)
+    free_config = replace(config, find_mesh=True, find_batch_size=True)
+    free_candidates = micro_batches(plan, free_config)
     assert [each.rows for each in free_candidates[:4]] == [1, 2, 4, 8]
-    assert free_candidates[start(free_candidates, free)].rows == 16  # two devices share them
+    assert free_candidates[start(free_candidates, free_config)].rows == 16  # two devices share them
     assert free_candidates[0].batch_size == 4 * 2
     assert micro_batches(plan, replace(CONFIG, train=TrainConfig(batch_size=6))) == []
 

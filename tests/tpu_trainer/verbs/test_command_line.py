@@ -391,10 +391,10 @@ def test_the_version_is_that_of_the_package(
 def test_ctrl_c_shows_no_traceback(
     run_verb: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(_: object) -> None:
+    def raise_interrupt(_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tpu_trainer.verbs.generate.main", interrupted)
+    monkeypatch.setattr("tpu_trainer.verbs.generate.main", raise_interrupt)
     assert run_verb("generate", "--model", "model", "--text", "x") == 130
     assert capsys.readouterr().err == "tpu_trainer: interrupted\n"
 

@@ -94,11 +94,11 @@ def test_product_flops() -> None:
 
     def step(batch: dict[str, tf.Tensor]) -> tf.Tensor:
         products = tf.matmul(batch["x"], weights)  # 2 · 4 · 8 · 4
-        outer = tf.einsum("ab,cb->ac", products, products)  # 2 · 4 · 4 · 8
+        outer_product = tf.einsum("ab,cb->ac", products, products)  # 2 · 4 · 4 · 8
         return tf.while_loop(  # 5 · (2 · 4 · 4 · 4)
             lambda i, y: i < 5,
             lambda i, y: (i + 1, tf.matmul(y, y, transpose_a=True)),
-            [0, outer],
+            [0, outer_product],
             maximum_iterations=5,
         )[1]
 
@@ -211,8 +211,8 @@ def test_figures_of_a_program_with_a_loop() -> None:
     assert report["intensity"] == report["flops"] / report["hbm_traffic"]
     text = table([("a", report), ("b", report_of(OutOfMemory(needed=3e10, available=1.6e10)))])
     assert [line.split()[-2:] for line in text.splitlines() if line.startswith("fits")] == [["yes", "NO"]]
-    deep = report | {"loops": report["loops"] * 100 + [{"trips": None}]}
-    assert table([("a", deep)]).splitlines()[-1].split(maxsplit=3)[3] == "7 (100 loops), ?"
+    report_of_many_loops = report | {"loops": report["loops"] * 100 + [{"trips": None}]}
+    assert table([("a", report_of_many_loops)]).splitlines()[-1].split(maxsplit=3)[3] == "7 (100 loops), ?"
 
 
 @pytest.mark.parametrize("max_rows", [3, 8, 9, 100, 1001])
@@ -256,8 +256,8 @@ def test_a_cache_that_cannot_be_written_does_not_lose_the_result(
     module, topology = compiler.Module(text="", digest="0"), Topology.parse("v5e:1x1")
     for _ in range(2):
         assert cache.Cache(folder=tmp_path / folder).compile(module, topology) == result
-    unwritable = folder.startswith("file")
-    assert len(compiled) == 1 + unwritable and ("cannot be written" in caplog.text) == unwritable
+    is_unwritable = folder.startswith("file")
+    assert len(compiled) == 1 + is_unwritable and ("cannot be written" in caplog.text) == is_unwritable
 
 
 @pytest.mark.parametrize(

@@ -167,9 +167,9 @@ def test_reports_are_found_on_all_pages_and_among_other_files(host_exit: Any) ->
     with Gcs("bucket", page_size=1) as gcs, Tpu(["ACTIVE", "ACTIVE"]) as tpu:
 
         def report(metadata: dict[str, str]) -> None:
-            begin = metadata["tokenmill-report"].removesuffix(".txt")
-            gcs.put(f"{begin}-notes.txt", b"not a report")
-            gcs.put(f"{begin}0.txt", b"2\nof another attempt")
+            prefix = metadata["tokenmill-report"].removesuffix(".txt")
+            gcs.put(f"{prefix}-notes.txt", b"not a report")
+            gcs.put(f"{prefix}0.txt", b"2\nof another attempt")
             launches.host_exit(gcs, 0)(metadata)
 
         tpu._lifecycles[0].insert(1, report)

@@ -140,9 +140,9 @@ def test_inconsistent_data_is_rejected(
     assert "--strategy is 'tpu', but this machine has no TPU" in capsys.readouterr().err
     assert run_verb(*arguments(dataset, tmp_path / "run", strategy="gpu")) == 2
     assert "--strategy is 'gpu', but TensorFlow sees no GPU" in capsys.readouterr().err
-    bare = write_split(tmp_path / "bare" / "train", sequences(60, 9), tokenizer=None)
+    without_manifest = write_split(tmp_path / "bare" / "train", sequences(60, 9), tokenizer=None)
     shutil.copytree(dataset / "tokenizer", tmp_path / "bare" / "tokenizer")
-    changes = {"data__train": bare, "model__init_output_bias": "true"}
+    changes = {"data__train": without_manifest, "model__init_output_bias": "true"}
     assert run_verb(*arguments(dataset, tmp_path / "run", **changes)) == 2
     assert "--model.init_output_bias needs the token counts" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
@@ -372,9 +372,9 @@ def test_fill_mask(
     lines = text_of(20, masked=(21,)) + "\n" + text_of(30, masked=(31,)) + "\n"
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
     assert run_verb("fill-mask", "--model", exported, "--top_k", 1) == 0
-    filled = capsys.readouterr().out
-    assert text_of(20) in filled
-    assert text_of(30) in filled
+    stdout = capsys.readouterr().out
+    assert text_of(20) in stdout
+    assert text_of(30) in stdout
     for stdin, options, message in (
         (b"w1 <mask>\n\xff\n", (), "line 2 of the standard input: is not UTF-8"),
         (b"", ("--text", "\udcff <mask>"), "--text: character 1 is '\\udcff', so the text is not UTF-8"),
@@ -406,12 +406,12 @@ def test_verbs_show_what_takes_seconds(
     activities: list[str] = []
 
     @contextmanager
-    def note(activity: str) -> Iterator[None]:
+    def record_activity(activity: str) -> Iterator[None]:
         activities.append(activity)
         yield
 
     for verb in ("export", "evaluate", "fill_mask"):
-        monkeypatch.setattr(importlib.import_module(f"tpu_trainer.verbs.{verb}"), "elapsed", note)
+        monkeypatch.setattr(importlib.import_module(f"tpu_trainer.verbs.{verb}"), "elapsed", record_activity)
     run_verb("export", "--run", run_folder, "--output", tmp_path / "model")
     run_verb("evaluate", "--run", run_folder, "--output", tmp_path / "figures.json", "--strategy", "cpu")
     run_verb("fill-mask", "--model", exported, "--text", "w1 <mask>")

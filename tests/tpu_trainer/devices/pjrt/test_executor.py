@@ -107,8 +107,10 @@ def test_a_damaged_or_unwritable_cache_does_not_matter(
     with zipfile.ZipFile(other_archive, "w") as archive:
         archive.writestr("signature.json", "[]")
         archive.writestr("program.mlirbc", b"")
-    garbled = [entry[:offset] + bytes(32) + entry[offset + 32 :] for offset in range(0, len(entry) - 32, 97)]
-    damaged_entries = [b"", entry[:100], other_archive.getvalue(), *garbled]
+    garbled_entries = [
+        entry[:offset] + bytes(32) + entry[offset + 32 :] for offset in range(0, len(entry) - 32, 97)
+    ]
+    damaged_entries = [b"", entry[:100], other_archive.getvalue(), *garbled_entries]
     for number, data in enumerate(damaged_entries, 1):
         path.write_bytes(data)
         # TensorFlow's names of functions, which differ, are in the artifact.

@@ -162,10 +162,10 @@ def test_a_process_that_dies_at_the_meeting_can_come_again() -> None:
     processes = Processes(3)
     first = processes.start(0)
     run = RUN | {"--mesh.num_processes": "3"}
-    dead = processes.send(
+    dying_process = processes.send(
         json.dumps({"process": 1, "run": run, "nonce": "of a dead process"}).encode() + b"\n"
     )
-    assert b"2 are missing" in dead.recv(999)
+    assert b"2 are missing" in dying_process.recv(999)
     for each in (processes.start(1), processes.start(2), first):
         each.result(timeout=LONG)
 

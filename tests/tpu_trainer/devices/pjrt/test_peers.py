@@ -66,8 +66,8 @@ def test_a_process_does_not_wait_forever_for_the_others(report: dict[str, Any]) 
 
 def test_other_flags_of_the_compiler_are_rejected(report: dict[str, Any]) -> None:
     """The processes would compile other programs, whose results differ or whose devices wait for each other."""
-    (waiting, _), (status, output) = report["flags"]
-    assert (waiting, status) == (ExitStatus.INTERRUPTED, ExitStatus.USAGE), output
+    (waiting_status, _), (status, output) = report["flags"]
+    assert (waiting_status, status) == (ExitStatus.INTERRUPTED, ExitStatus.USAGE), output
     assert "XLA_FLAGS is '--xla_a=1 --xla_b=0' in process 0 and '--xla_a=1 --xla_b=1' in process 1" in output
 
 
