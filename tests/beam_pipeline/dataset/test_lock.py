@@ -204,8 +204,8 @@ def test_a_lock_in_a_bucket_excludes_a_second_run(gcs: Gcs):
 class DroppingResponses(Gcs):
     """Executes every request, but drops every second response to an upload or a deletion."""
 
-    lost = 0
-    asked = 0
+    lost_responses = 0
+    request_count = 0
 
     def serve(self, request: Request) -> Response:
         answer = super().serve(request)
