@@ -17,7 +17,7 @@ import numpy as np
 
 from tokenmill_reader import Dataset
 from tpu_trainer.data.dataset import open_split
-from tpu_trainer.runs.curves import loss_picture
+from tpu_trainer.runs.loss_picture import loss_picture
 
 CONFIGS = Path(__file__).resolve().parents[1] / "trainer" / "configs"
 STEPS = {"tiny-mlm": 7000, "tiny-clm": 3300}

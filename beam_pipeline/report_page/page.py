@@ -23,6 +23,7 @@ from beam_pipeline.report_page.text import count, option_value
 from beam_pipeline.support.amounts import counted, human_bytes
 from beam_pipeline.views.decoding import TextDecoder
 from beam_pipeline.views.reading import FinishedSplit
+from tokenmill_reader.charts import page_style
 from tokenmill_reader.console.escaping import visible
 
 _QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
@@ -38,7 +39,7 @@ def render(splits: Sequence[FinishedSplit]) -> bytes:
     return (
         _template()
         .render(
-            css=Markup(files("beam_pipeline.report_page").joinpath("page.css").read_text(encoding="utf-8")),
+            css=Markup(page_style() + files(__package__).joinpath("page.css").read_text(encoding="utf-8")),
             manifest=splits[0].manifest,
             splits=shown,
             total={name: sum(entry.totals[name] for entry in shown) for name in shown[0].totals},

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 import beam_pipeline
+import tokenmill_reader
 
-ROOT = Path(beam_pipeline.__file__).parents[1]
+PACKAGES = [Path(package.__file__).parent for package in (beam_pipeline, tokenmill_reader)]
 MODULES = sorted(
-    ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    for path in ROOT.glob("beam_pipeline/**/*.py")
+    ".".join(path.relative_to(package.parent).with_suffix("").parts)
+    for package in PACKAGES
+    for path in package.rglob("*.py")
     if ">>> " in path.read_text()
 )
 

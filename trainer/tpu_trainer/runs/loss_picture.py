@@ -1,17 +1,21 @@
-"""Writes loss.svg to a run's folder."""
+"""The chart of a run's losses: loss.svg in its folder."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from tokenmill_reader.charts import Axis, Plot, Point, element, text
 from tpu_trainer.runs.checkpoint import WriteErrors
-from tpu_trainer.runs.curves import loss_picture
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.support import files
 
 _log = logging.getLogger(__name__)
+
+_LABEL_GAP = 16  # pixels
+_MOST_POINTS = 800  # about the chart's width in pixels
 
 
 class LossPicture:
@@ -32,3 +36,54 @@ class LossPicture:
             files.write_text(self._folder.loss_picture, picture)
         except WriteErrors as error:
             _log.warning(f"fit: {self._folder.loss_picture} cannot be written ({error}); training continues")
+
+
+def loss_picture(records: Sequence[dict[str, Any]], *, title: str, baselines: Mapping[str, float]) -> str:
+    """Returns an SVG document with training and validation loss by step, and baselines as horizontal lines.
+
+    Args:
+        records: The records of metrics.jsonl.
+        title: The chart's title.
+        baselines: Name → loss to compare with, in nats.
+    """
+    training = _points((record["step"], record["loss"]) for record in records if "loss" in record)
+    validation = _points((record["step"], record["eval"]["loss"]) for record in records if "eval" in record)
+    levels = [loss for _, loss in training + validation] + list(baselines.values()) or [0.0, 1.0]
+    low, high = min(levels), max(levels)
+    margin = 0.05 * (high - low) or 0.5
+    steps = [step for step, _ in training + validation] or [1]
+    plot = Plot(
+        x=Axis(label="step", low=0, high=max(steps), tick_text="{:,.0f}".format),
+        y=Axis(label="loss, nats per token", low=max(low - margin, 0.0), high=high + margin),
+        width=860, height=420, left=64, right=190, top=44, bottom=44,
+    )  # fmt: skip
+    parts = list(plot.frame())
+    labels: list[tuple[float, str, str]] = []  # pixels from the top, text, style
+    for name, loss in baselines.items():
+        parts.append(plot.line([(plot.x.low, loss), (plot.x.high, loss)], "guide"))
+        labels.append((plot.place(0, loss)[1], f"{name} {loss:.3f}", "axis"))
+    for name, points, series in (("training loss", training, "s0"), ("validation loss", validation, "s1")):
+        if points:
+            parts.append(plot.line(points, f"{series} line"))
+            labels.append((plot.place(*points[-1])[1], f"{name} {points[-1][1]:.3f}", f"{series} series"))
+    parts += [plot.dot(point, 2.6, "s1 dot") for point in validation]
+    beside = plot.width - plot.right + 10
+    parts += [
+        element("text", text(label), class_=style, x=beside, y=y + 4) for y, label, style in _spread(labels)
+    ]
+    return plot.document(parts, title)
+
+
+def _points(losses: Iterable[Point]) -> list[Point]:
+    """Returns the points with finite losses: about `_MOST_POINTS` of them, and the last one."""
+    points = [(step, loss) for step, loss in losses if math.isfinite(loss)]
+    return [*points[: -1 : -(-len(points) // _MOST_POINTS)], points[-1]] if points else []
+
+
+def _spread(labels: list[tuple[float, str, str]]) -> list[tuple[float, str, str]]:
+    """Returns the labels from top to bottom, moved apart if they would overlap."""
+    placed: list[tuple[float, str, str]] = []
+    for y, label, style in sorted(labels):
+        lowest = placed[-1][0] + _LABEL_GAP if placed else -math.inf
+        placed.append((max(y, lowest), label, style))
+    return placed
