@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -46,7 +47,7 @@ class Estimate:
     documents: float
     tokens: float
     document_error: float
-    """Standard error of `documents`, as a share of them. 0 if the sample is the whole input."""
+    """Standard error of `documents`, as a share of them. 0 if the sample is the is_whole_input input."""
     token_error: float
     """Standard error of `tokens`, as a share of them."""
     rows: float
@@ -86,88 +87,25 @@ def estimate(
     Raises:
         DataError: If the sample has no documents, or has a bad record that would end the run.
     """
-    tokenizing = DocumentTokenizer(
-        tokenizer_json=tokenizer.json,
-        vocab_size=tokenizer.vocab_size,
-        template=template,
-        engine=config.engine,
-        parse_special_tokens=config.parse_special_tokens,
-        control_ids=tokenizer.control_ids,
-        threads=threads,
-    )
-    shard_format = format_for(config, tokenizer.vocab_size)
-    packing = {"packing": config.packing, "max_length": config.max_length, "pad_id": pad_id}
     sample_bytes = min(max(int(input_plan.bytes * _SAMPLED_SHARE), _MIN_SAMPLE_BYTES), _MAX_SAMPLE_BYTES)
-    sample = windows(input_plan, config.input, sample_bytes=sample_bytes, seed=config.seed)
-    window_sums: list[_Sums] = []
-    encoded: list[RowBlock | DocumentBlock] = []
-    encoded_rows = 0
-    pieces = _pieces(sample, window_sums)
-
-    def on_bad(record: BadRecord) -> None:
-        if config.on_bad_record == "fail":
-            raise DataError(describe(window_sums[-1].window.unit, record))
-
-    has_own_rows = config.packing in ("pad", "none")
-    # If each document has its own rows, each piece is packed separately. Otherwise, all pieces are packed together,
-    # since few documents do not fill rows as well as many.
-    for group in ([piece] for piece in pieces) if has_own_rows else [pieces]:
-        rows = UnitRows(
-            tokenizer=tokenizing,
-            choose_split=SplitChooser((("all", 1.0),), config.seed, config.split_by),
-            packers=[Packer(**packing, keep_starts=config.keep_starts)],
-            vocab_size=tokenizer.vocab_size,
-            on_bad=on_bad,
-        )
-        [statistics] = rows.statistics
-        for _, block in rows.blocks(_add_increments(group, statistics)):
-            if encoded_rows < _ENCODED_ROWS:
-                num_missing = _ENCODED_ROWS - encoded_rows
-                sample_block = (
-                    block.take(slice(num_missing))
-                    if isinstance(block, RowBlock)
-                    else block.cut(0, num_missing)
-                )
-                encoded.append(sample_block)
-                encoded_rows += len(sample_block)
-        if has_own_rows:
-            [(sums, _, share)] = group
-            sums.rows += share * statistics.rows
-    if not any(sums.tokens for sums in window_sums):
-        raise DataError("the sample contains no documents, only blank records or none at all")
-    start_time = time.perf_counter()
-    if encoded:
-        encoded_bytes = _encoded_size(shard_format, encoded)
-    else:  # less than a row
-        encoded_rows, encoded_bytes = 1, config.max_length * (2 + config.attention_mask)
-    encoding_seconds = time.perf_counter() - start_time
+    sampled = windows(input_plan, config.input, sample_bytes=sample_bytes, seed=config.seed)
+    sample = _prepare(config, sampled, tokenizer, template=template, pad_id=pad_id, threads=threads)
+    encoded = _encode(config, format_for(config, tokenizer.vocab_size), sample.blocks)
     is_whole_input = sample_bytes >= input_plan.bytes
-    planned_bytes = np.array([sums.window.planned_bytes for sums in window_sums])
-    weights = np.array([sums.window.weight for sums in window_sums])
+    window_sums = sample.window_sums
 
     def total(values: list[float]) -> tuple[float, float]:
-        """Returns the sum of these sums over windows, extrapolated to the input, and its standard error as a share."""
-        if is_whole_input:
-            return sum(values), 0.0
-        per_byte = np.array(values) / planned_bytes
-        mean = np.average(per_byte, weights=weights)
-        if len(window_sums) == 1:
-            return input_plan.bytes * mean, 0.0
-        deviation = np.sqrt(
-            (weights**2 * (per_byte - mean) ** 2).sum() * len(window_sums) / (len(window_sums) - 1)
-        )
-        return input_plan.bytes * mean, deviation / weights.sum() / mean
+        return (sum(values), 0.0) if is_whole_input else _extrapolated(values, window_sums, input_plan.bytes)
 
-    has_beginnings = not is_whole_input and any(is_at_beginning(sums.window.unit) for sums in window_sums)
     seconds, second_error = total([sums.seconds for sums in window_sums])
     tokens, token_error = total([sums.tokens for sums in window_sums])
     documents, document_error = total([sums.documents for sums in window_sums])
     if config.packing == "concat":
         num_rows = tokens / config.max_length
-    elif has_own_rows:
+    elif _has_own_rows(config):
         num_rows, _ = total([sums.rows for sums in window_sums])
     else:
-        num_rows = statistics.rows * (tokens / statistics.tokens)
+        num_rows = sample.statistics.rows * (tokens / sample.statistics.tokens)
     return Estimate(
         sample_bytes=sum(sums.bytes for sums in window_sums),
         windows=len(window_sums),
@@ -176,17 +114,17 @@ def estimate(
         tokens=tokens,
         token_error=token_error,
         rows=num_rows,
-        record_bytes=encoded_bytes / encoded_rows,
-        seconds=seconds + encoding_seconds / encoded_rows * num_rows,
+        record_bytes=encoded.bytes / encoded.rows,
+        seconds=seconds + encoded.seconds / encoded.rows * num_rows,
         second_error=second_error,
         longest_bytes=max(sums.longest_bytes for sums in window_sums),
-        has_beginnings=has_beginnings,
+        has_beginnings=not is_whole_input and any(is_at_beginning(sums.window.unit) for sums in window_sums),
         has_one_place=not is_whole_input and len(window_sums) == 1,
     )
 
 
 @dataclass
-class _Sums:
+class _WindowSums:
     """Sums over the documents of a window, each multiplied by the share of it that is in the window."""
 
     window: SampleWindow
@@ -201,15 +139,98 @@ class _Sums:
     """Counted only if each row has a single document."""
 
 
-_Piece = tuple[_Sums, DocumentBatch, float]
+class _PreparedSample(NamedTuple):
+    """The rows of the sample."""
+
+    window_sums: list[_WindowSums]
+    blocks: list[RowBlock | DocumentBlock]
+    """The first `_ENCODED_ROWS` rows."""
+    statistics: SplitStatistics
+    """Those of all rows if documents share rows."""
 
 
-def _pieces(sample: Iterable[SampleWindow], window_sums: list[_Sums]) -> Iterator[_Piece]:
+def _has_own_rows(config: PrepareConfig) -> bool:
+    """Returns whether each row has a single document."""
+    return config.packing in ("pad", "none")
+
+
+def _prepare(
+    config: PrepareConfig,
+    sampled: Iterable[SampleWindow],
+    tokenizer: TokenizerDescription,
+    *,
+    template: Template,
+    pad_id: int,
+    threads: int,
+) -> _PreparedSample:
+    """Tokenizes and packs the windows. See `estimate` for the arguments and exceptions."""
+    tokenizing = DocumentTokenizer(
+        tokenizer_json=tokenizer.json,
+        vocab_size=tokenizer.vocab_size,
+        template=template,
+        engine=config.engine,
+        parse_special_tokens=config.parse_special_tokens,
+        control_ids=tokenizer.control_ids,
+        threads=threads,
+    )
+    window_sums: list[_WindowSums] = []
+    blocks: list[RowBlock | DocumentBlock] = []
+    num_missing = _ENCODED_ROWS
+    pieces = _pieces(sampled, window_sums)
+
+    def on_bad(record: BadRecord) -> None:
+        if config.on_bad_record == "fail":
+            raise DataError(describe(window_sums[-1].window.unit, record))
+
+    packing = {"packing": config.packing, "max_length": config.max_length, "pad_id": pad_id}
+    has_own_rows = _has_own_rows(config)
+    # If each document has its own rows, each piece is packed separately. Otherwise, all pieces are packed together,
+    # since few documents do not fill rows as well as many.
+    for group in ([piece] for piece in pieces) if has_own_rows else [pieces]:
+        rows = UnitRows(
+            tokenizer=tokenizing,
+            choose_split=SplitChooser((("all", 1.0),), config.seed, config.split_by),
+            packers=[Packer(**packing, keep_starts=config.keep_starts)],
+            vocab_size=tokenizer.vocab_size,
+            on_bad=on_bad,
+        )
+        [statistics] = rows.statistics
+        for _, block in rows.blocks(_add_increments(group, statistics)):
+            if num_missing:
+                in_rows = isinstance(block, RowBlock)
+                blocks.append(block.take(slice(num_missing)) if in_rows else block.cut(0, num_missing))
+                num_missing -= len(blocks[-1])
+        if has_own_rows:
+            [(sums, _, share)] = group
+            sums.rows += share * statistics.rows
+    if not any(sums.tokens for sums in window_sums):
+        raise DataError("the sample contains no documents, only blank records or none at all")
+    return _PreparedSample(window_sums, blocks, statistics)
+
+
+def _extrapolated(
+    values: list[float], window_sums: Sequence[_WindowSums], input_bytes: int
+) -> tuple[float, float]:
+    """Returns the sum of values of windows, extrapolated to the input, and its standard error as a share of it."""
+    per_byte = np.array(values) / np.array([sums.window.planned_bytes for sums in window_sums])
+    weights = np.array([sums.window.weight for sums in window_sums])
+    mean = np.average(per_byte, weights=weights)
+    count = len(window_sums)
+    if count == 1:
+        return input_bytes * mean, 0.0
+    deviation = np.sqrt((weights**2 * (per_byte - mean) ** 2).sum() * count / (count - 1))
+    return input_bytes * mean, deviation / weights.sum() / mean
+
+
+_Piece = tuple[_WindowSums, DocumentBatch, float]
+
+
+def _pieces(sample: Iterable[SampleWindow], window_sums: list[_WindowSums]) -> Iterator[_Piece]:
     """Yields the windows' documents, each with its window's sums and its share. Appends the sums to `window_sums`."""
     for window in sample:
         size = window.text_bytes
         bytes_in_window = sum(share * int(batch.bytes.sum()) for batch, share in window.pieces)
-        sums = _Sums(window, window.seconds * (bytes_in_window / size if size else 1.0), size)
+        sums = _WindowSums(window, window.seconds * (bytes_in_window / size if size else 1.0), size)
         window_sums.append(sums)
         for batch, share in window.pieces:
             sums.longest_bytes = max(sums.longest_bytes, int(batch.bytes.max(initial=0)))
@@ -228,15 +249,30 @@ def _add_increments(pieces: Iterable[_Piece], statistics: SplitStatistics) -> It
         sums.tokens += share * (statistics.tokens - tokens)
 
 
-def _encoded_size(
-    shard_format: RowFormat | DocumentFormat, blocks: Sequence[RowBlock] | Sequence[DocumentBlock]
-) -> int:
-    """Encodes blocks as one shard. Returns its size in bytes."""
+class _Encoded(NamedTuple):
+    """The size of encoded rows, and the time that encoding them took."""
+
+    rows: int
+    bytes: int
+    seconds: float
+
+
+def _encode(
+    config: PrepareConfig,
+    shard_format: RowFormat | DocumentFormat,
+    blocks: Sequence[RowBlock | DocumentBlock],
+) -> _Encoded:
+    """Encodes blocks as one shard."""
+    if not blocks:  # less than a row
+        return _Encoded(1, config.max_length * (2 + config.attention_mask), 0.0)
+    start_time = time.perf_counter()
     if isinstance(shard_format, RowFormat):
-        return sum(map(len, shard_format.encode(RowBlock.concatenate(blocks))))
-    file, index = io.BytesIO(), io.BytesIO()  # the index stays empty if the format has none
-    shard_format.write(blocks, file, index)
-    return file.tell() + index.tell()
+        size = sum(map(len, shard_format.encode(RowBlock.concatenate(blocks))))
+    else:
+        file, index = io.BytesIO(), io.BytesIO()  # the index stays empty if the format has none
+        shard_format.write(blocks, file, index)
+        size = file.tell() + index.tell()
+    return _Encoded(sum(map(len, blocks)), size, time.perf_counter() - start_time)
 
 
 def likely_records(config: PrepareConfig, input_bytes: int) -> int:
