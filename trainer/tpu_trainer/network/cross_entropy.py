@@ -8,7 +8,8 @@ also computes the gradient with respect to the inputs while a chunk's logits exi
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
@@ -63,76 +64,119 @@ def cross_entropy_sums(
         training: Whether to compute the gradient.
         max_logits: Maximum number of logits per chunk and shard.
         shards: Groups of devices that divide the positions in one program. Each chunk has positions of all of them.
-
-    Example: 48 positions, two shards and chunks of 8 positions per shard:
-        chunk 0 has the positions  0 …  7 and 24 … 31
-        chunk 1 has the positions  8 … 15 and 32 … 39
-        chunk 2 has the positions 16 … 23 and 40 … 47
     """
-    logits_dtype = hidden.dtype if training else tf.float32
     count, padded_size = hidden.shape[0] // shards, output.matrix.shape[0]
-    chunks = max(1, math.ceil(count * padded_size / max_logits))
-    # Rounded up to a TPU's 8 sublanes.
-    chunk = -(-math.ceil(count / chunks) // 8) * 8
+    positions = _Positions(
+        targets=tf.reshape(targets, [shards, count]),
+        weights=tf.reshape(weights, [shards, count]),
+        chunks=_chunks(count, max(1, math.ceil(count * padded_size / max_logits))),
+    )
 
-    def sums(
-        hidden: tf.Tensor, matrix: tf.Tensor, bias: tf.Tensor
-    ) -> tuple[tuple[tf.Tensor, tf.Tensor], object]:
-        narrow = tf.cast(matrix, hidden.dtype)
+    def sums(hidden: tf.Tensor, matrix: tf.Tensor, bias: tf.Tensor) -> tuple[Any, Any]:
         masked_bias = mask_padded_ids(bias, size)
-        loss = correct = tf.zeros([])
-        d_hidden, width = [], hidden.shape[1]
-        # Sums of each shard, which the devices add up once, after the last chunk.
-        d_matrix, d_bias = tf.zeros([shards, *matrix.shape]), tf.zeros([shards, *bias.shape])
-        sharded_hidden = tf.reshape(hidden, [shards, count, width])
-        sharded_targets, sharded_weights = (
-            tf.reshape(values, [shards, count]) for values in (targets, weights)
-        )
-        # Not a tf.while_loop: XLA's cost analysis would count its body once.
-        for first in range(0, count, chunk):
-            part = slice(first, min(first + chunk, count))
-            # One chunk after the other: in parallel, they would need the memory of all logits.
-            chunk_hidden = sharded_hidden[:, part]
-            if first > 0:
-                before, shared = (d_matrix, 1) if training else (loss, 0)
-                chunk_hidden = schedule_after(chunk_hidden, before, shared=shared)
-            rows = tf.reshape(chunk_hidden, [-1, width])
-            rounded = _round(_product(rows, narrow, transpose_b=True) + masked_bias, logits_dtype)
-            highest = tf.cast(tf.reduce_max(rounded, axis=-1, keepdims=True), tf.float32)
-            logits = tf.cast(rounded, tf.float32)
-            at_target = tf.range(logits.shape[-1])[None, :] == tf.reshape(sharded_targets[:, part], [-1, 1])
-            exponentials = tf.exp(logits - highest)
-            total = tf.reduce_sum(exponentials, axis=-1, keepdims=True)
-            target_logits = tf.reduce_sum(tf.where(at_target, logits, 0.0), axis=-1, keepdims=True)
-            weight = tf.reshape(sharded_weights[:, part], [-1, 1])
-            loss += tf.reduce_sum((tf.math.log(total) + highest - target_logits) * weight)
-            ties = tf.reduce_sum(tf.cast(logits == highest, tf.float32), axis=-1, keepdims=True)
-            # `ties` is 0 only if logits are NaN.
-            share = tf.cast(target_logits >= highest, tf.float32) / tf.maximum(ties, 1.0)
-            correct += tf.reduce_sum(share * weight)
-            if not training:
-                continue
-
-            d_logits = (exponentials / total - tf.cast(at_target, tf.float32)) * weight
-            d_bias += tf.reduce_sum(tf.reshape(d_logits, [shards, -1, padded_size]), axis=1)
-            d_logits = tf.cast(d_logits, hidden.dtype)
-            d_rows = tf.cast(_product(d_logits, narrow), hidden.dtype)
-            d_hidden.append(tf.reshape(d_rows, [shards, -1, width]))
-            d_logits = tf.reshape(d_logits, [shards, -1, padded_size])
-            d_matrix += _product(d_logits, chunk_hidden, transpose_a=True)
-
-        def gradient(d_loss: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            return (
-                tf.cast(d_loss, hidden.dtype) * tf.reshape(tf.concat(d_hidden, axis=1), hidden.shape),
-                d_loss * tf.reduce_sum(d_matrix, axis=0),
-                d_loss * tf.reduce_sum(d_bias, axis=0),
-            )
-
-        return (loss, correct), gradient
+        return _sums_and_gradient(hidden, matrix, masked_bias, positions=positions, training=training)
 
     if training:
         return tf.custom_gradient(sums)(hidden, output.matrix, output.bias)
     return sums(hidden, output.matrix, output.bias)[0]
+
+
+class _Positions(NamedTuple):
+    """The positions of a batch, divided into shards."""
+
+    targets: tf.Tensor
+    """int32[shards, N / shards]."""
+    weights: tf.Tensor
+    """float32[shards, N / shards]."""
+    chunks: list[slice]
+    """Positions of each shard."""
+
+
+def _chunks(count: int, most: int) -> list[slice]:
+    """Divides the positions of a shard into at most `most` chunks.
+
+    Example: 48 positions, two shards and three chunks of 8 positions per shard:
+        chunk 0 has the positions  0 …  7 and 24 … 31
+        chunk 1 has the positions  8 … 15 and 32 … 39
+        chunk 2 has the positions 16 … 23 and 40 … 47
+    """
+    # Rounded up to a TPU's 8 sublanes.
+    chunk = -(-math.ceil(count / most) // 8) * 8
+    return [slice(first, min(first + chunk, count)) for first in range(0, count, chunk)]
+
+
+def _sums_and_gradient(
+    hidden: tf.Tensor, matrix: tf.Tensor, masked_bias: tf.Tensor, *, positions: _Positions, training: bool
+) -> tuple[tuple[tf.Tensor, tf.Tensor], Callable[..., tuple[tf.Tensor, tf.Tensor, tf.Tensor]]]:
+    """Returns the sums of `cross_entropy_sums`, and their gradient with respect to hidden, matrix and bias."""
+    logits_dtype = hidden.dtype if training else tf.float32
+    shards, width = positions.targets.shape[0], hidden.shape[1]
+    narrow = tf.cast(matrix, hidden.dtype)
+    loss = correct = tf.zeros([])
+    d_hidden = []
+    # Sums of each shard, which the devices add up once, after the last chunk.
+    d_matrix, d_bias = tf.zeros([shards, *matrix.shape]), tf.zeros([shards, *masked_bias.shape])
+    sharded_hidden = tf.reshape(hidden, [shards, -1, width])
+    # Not a tf.while_loop: XLA's cost analysis would count its body once.
+    for part in positions.chunks:
+        # One chunk after the other: in parallel, they would need the memory of all logits.
+        chunk_hidden = sharded_hidden[:, part]
+        if part.start > 0:
+            predecessor, shared = (d_matrix, 1) if training else (loss, 0)
+            chunk_hidden = schedule_after(chunk_hidden, predecessor, shared=shared)
+        rows = tf.reshape(chunk_hidden, [-1, width])
+        rounded = _round(_product(rows, narrow, transpose_b=True) + masked_bias, logits_dtype)
+        chunk_loss, chunk_correct, d_logits = _chunk_sums(
+            rounded, positions.targets[:, part], positions.weights[:, part]
+        )
+        loss += chunk_loss
+        correct += chunk_correct
+        if not training:
+            continue
+
+        d_bias += tf.reduce_sum(tf.reshape(d_logits, [shards, -1, matrix.shape[0]]), axis=1)
+        d_logits = tf.cast(d_logits, hidden.dtype)
+        d_rows = tf.cast(_product(d_logits, narrow), hidden.dtype)
+        d_hidden.append(tf.reshape(d_rows, [shards, -1, width]))
+        d_logits = tf.reshape(d_logits, [shards, -1, matrix.shape[0]])
+        d_matrix += _product(d_logits, chunk_hidden, transpose_a=True)
+
+    def gradient(d_loss: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        return (
+            tf.cast(d_loss, hidden.dtype) * tf.reshape(tf.concat(d_hidden, axis=1), hidden.shape),
+            d_loss * tf.reduce_sum(d_matrix, axis=0),
+            d_loss * tf.reduce_sum(d_bias, axis=0),
+        )
+
+    return (loss, correct), gradient
+
+
+def _chunk_sums(
+    rounded: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns the sums of a chunk, and the gradient of the loss with respect to its logits.
+
+    Args:
+        rounded: The logits, float32 or bfloat16 [n, V].
+        targets: int32 of n elements.
+        weights: float32 of n elements.
+
+    Returns:
+        The weighted sums of the cross-entropy and of correct predictions, float32 scalars; and float32[n, V].
+    """
+    highest = tf.cast(tf.reduce_max(rounded, axis=-1, keepdims=True), tf.float32)
+    logits = tf.cast(rounded, tf.float32)
+    at_target = tf.range(logits.shape[-1])[None, :] == tf.reshape(targets, [-1, 1])
+    exponentials = tf.exp(logits - highest)
+    total = tf.reduce_sum(exponentials, axis=-1, keepdims=True)
+    target_logits = tf.reduce_sum(tf.where(at_target, logits, 0.0), axis=-1, keepdims=True)
+    weight = tf.reshape(weights, [-1, 1])
+    loss = tf.reduce_sum((tf.math.log(total) + highest - target_logits) * weight)
+    ties = tf.reduce_sum(tf.cast(logits == highest, tf.float32), axis=-1, keepdims=True)
+    # `ties` is 0 only if logits are NaN.
+    share = tf.cast(target_logits >= highest, tf.float32) / tf.maximum(ties, 1.0)
+    correct = tf.reduce_sum(share * weight)
+    return loss, correct, (exponentials / total - tf.cast(at_target, tf.float32)) * weight
 
 
 def _product(
