@@ -60,56 +60,87 @@ def check_attention_kernel(
     Raises:
         UsageError: If a difference is too large, or the device rejects the kernel.
     """
-    in_kernel = kernel_dtype(precision, tpu)
-    dtype = tf.bfloat16 if precision == "mixed_bfloat16" else tf.float32
-    rows, heads = _ROWS * groups, _HEADS * column_groups
+    attentions = _Attentions(
+        length=length,
+        causal=causal,
+        kernel_dtype=kernel_dtype(precision, tpu),
+        dtype=tf.bfloat16 if precision == "mixed_bfloat16" else tf.float32,
+        groups=groups,
+        column_groups=column_groups,
+    )
+    try:
+        measured = list(map(float, run(attentions.differences, _device_arrays(length))))
+    except Rejected as error:
+        raise UsageError(
+            f"--train.attention_kernel: this device rejects the {attentions.kernel_dtype.name} kernel for "
+            f"rows of {length} tokens; {_REMEDY}\n{error}"
+        ) from error
+    for name, difference in zip(
+        ("output", "gradient of queries", "gradient of keys", "gradient of values"), measured, strict=True
+    ):
+        # `not <=` instead of `>` rejects NaN.
+        if not difference <= _TOLERANCE:
+            raise UsageError(
+                f"--train.attention_kernel: on this device, the kernel's {name} differs from plain attention's by "
+                f"{difference:.1%} of its root mean square, for rows of {length} tokens in {attentions.dtype.name}; "
+                f"{_REMEDY}"
+            )
+    return max(measured)
+
+
+def _device_arrays(length: int) -> dict[str, np.ndarray]:
+    """Returns the inputs of a device. Those of all devices are equal, but not their dropout."""
     random = np.random.default_rng(0)
     key_bias = np.zeros((_ROWS, length), np.float32)
     key_bias[1, -length // 16 :] = -1e4  # the models' mask of padding
-    # Those of a device. Each has other dropout.
-    arrays = {
+    return {
         name: random.standard_normal((_ROWS, length, _HEADS * HEAD_SIZE)).astype(np.float32)
         for name in _ARRAYS
     } | {
         "key_bias": key_bias,
         "segments": np.tile(np.arange(length) >= length - length // 4, [_ROWS, 1]).astype(np.int32),
     }
-    network = keras.Sequential([keras.layers.Dropout(_DROPOUT)])
-    network.build([None, length])
-    context = CallContext()
-    key_dropout(network, context)
-    (dropout,) = network.layers
 
-    def plain(inputs: list[tf.Tensor], key_bias: tf.Tensor, segments: tf.Tensor) -> tf.Tensor:
-        visible = segments[:, None, :, None] == segments[:, None, None, :]
-        if causal:
-            visible &= np.tril(np.ones((length, length), bool))
-        bias = tf.where(visible, key_bias[:, None, None, :], np.float32(UNSEEN))
-        parts = (tf.transpose(tf.reshape(x, [rows, length, heads, HEAD_SIZE]), [0, 2, 1, 3]) for x in inputs)
-        output = attend(*parts, bias=bias, dropout=dropout)
-        return tf.reshape(tf.transpose(output, [0, 2, 1, 3]), inputs[0].shape)
 
-    def kernel(inputs: list[tf.Tensor], key_bias: tf.Tensor, segments: tf.Tensor) -> tf.Tensor:
-        return attend_in_kernel(
-            *inputs,
-            causal=causal,
-            key_bias=key_bias,
-            segment_ids=segments,
-            dropout=dropout,
-            dtype=in_kernel,
-        )
+class _Attentions:
+    """Plain attention and the kernel, with the same dropout. See `check_attention_kernel` for the arguments."""
 
-    def differences(arrays: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+    def __init__(
+        self,
+        *,
+        length: int,
+        causal: bool,
+        kernel_dtype: tf.DType,
+        dtype: tf.DType,
+        groups: int,
+        column_groups: int,
+    ) -> None:
+        self.kernel_dtype = kernel_dtype
+        self.dtype = dtype
+        self._length = length
+        self._causal = causal
+        self._groups = groups
+        self._column_groups = column_groups
+        self._context = CallContext()
+        network = keras.Sequential([keras.layers.Dropout(_DROPOUT)])
+        network.build([None, length])
+        key_dropout(network, self._context)
+        (self._dropout,) = network.layers
+
+    def differences(self, arrays: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+        """Returns the relative differences of the output and the three gradients, float32 scalars."""
         *inputs, d_output = (
-            tf.cast(tf.tile(arrays[name], [groups, 1, column_groups]), dtype) for name in _ARRAYS
+            tf.cast(tf.tile(arrays[name], [self._groups, 1, self._column_groups]), self.dtype)
+            for name in _ARRAYS
         )
-        masks = [tf.tile(arrays[name], [groups, 1]) for name in ("key_bias", "segments")]
+        masks = [tf.tile(arrays[name], [self._groups, 1]) for name in ("key_bias", "segments")]
         values = CallValues(
-            dropout_key=(tf.constant(1, tf.uint32), tf.constant(2, tf.uint32)), row=tf.range(rows)
+            dropout_key=(tf.constant(1, tf.uint32), tf.constant(2, tf.uint32)),
+            row=tf.range(_ROWS * self._groups),
         )
         results = []
-        for attention in (plain, kernel):
-            with context.using(values), tf.GradientTape() as tape:
+        for attention in (self._plain, self._kernel):
+            with self._context.using(values), tf.GradientTape() as tape:
                 tape.watch(inputs)
                 output = attention(inputs, *masks)
             gradients = tape.gradient(output, inputs, output_gradients=d_output)
@@ -119,20 +150,22 @@ def check_attention_kernel(
             for expected, result in zip(*results, strict=True)
         ]
 
-    try:
-        measured = list(map(float, run(differences, arrays)))
-    except Rejected as error:
-        raise UsageError(
-            f"--train.attention_kernel: this device rejects the {in_kernel.name} kernel for rows of {length} tokens; "
-            f"{_REMEDY}\n{error}"
-        ) from error
-    for name, difference in zip(
-        ("output", "gradient of queries", "gradient of keys", "gradient of values"), measured, strict=True
-    ):
-        # `not <=` instead of `>` rejects NaN.
-        if not difference <= _TOLERANCE:
-            raise UsageError(
-                f"--train.attention_kernel: on this device, the kernel's {name} differs from plain attention's by "
-                f"{difference:.1%} of its root mean square, for rows of {length} tokens in {dtype.name}; {_REMEDY}"
-            )
-    return max(measured)
+    def _plain(self, inputs: list[tf.Tensor], key_bias: tf.Tensor, segments: tf.Tensor) -> tf.Tensor:
+        visible = segments[:, None, :, None] == segments[:, None, None, :]
+        if self._causal:
+            visible &= np.tril(np.ones((self._length, self._length), bool))
+        bias = tf.where(visible, key_bias[:, None, None, :], np.float32(UNSEEN))
+        shape = [_ROWS * self._groups, self._length, _HEADS * self._column_groups, HEAD_SIZE]
+        parts = (tf.transpose(tf.reshape(x, shape), [0, 2, 1, 3]) for x in inputs)
+        output = attend(*parts, bias=bias, dropout=self._dropout)
+        return tf.reshape(tf.transpose(output, [0, 2, 1, 3]), inputs[0].shape)
+
+    def _kernel(self, inputs: list[tf.Tensor], key_bias: tf.Tensor, segments: tf.Tensor) -> tf.Tensor:
+        return attend_in_kernel(
+            *inputs,
+            causal=self._causal,
+            key_bias=key_bias,
+            segment_ids=segments,
+            dropout=self._dropout,
+            dtype=self.kernel_dtype,
+        )
