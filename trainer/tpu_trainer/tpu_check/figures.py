@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tpu_trainer.config.mesh import MeshConfig
-from tpu_trainer.support.chips import Topology
+from tpu_trainer.support.chips import Chip, Topology
 from tpu_trainer.tpu_check.collectives import collectives
 from tpu_trainer.tpu_check.compiler import Executable, OutOfMemory
 from tpu_trainer.tpu_check.hlo import COLLECTIVES, HloModule
@@ -37,64 +37,74 @@ def figures(
         model_flops: Model FLOPs of a device.
         mesh: The mesh, with the size of each axis; None: each device has a replica.
     """
-    chip = topology.chip
+    replicas = topology.replicas if mesh is None else mesh.data
     common = {
         "topology": topology.name,
         "mesh": None if mesh is None else {"data": mesh.data, "model": mesh.model, "fsdp": mesh.fsdp},
-        "replicas": topology.replicas if mesh is None else mesh.data,
+        "replicas": replicas,
         "replica_rows": replica_rows,
         "max_length": max_length,
-        "chip": {
-            "name": chip.name,
-            "replicas": chip.devices,
-            "peak_flops": chip.peak_flops,
-            "hbm_bytes": chip.hbm_bytes,
-            "hbm_bandwidth": chip.hbm_bandwidth,
-            "ici_bandwidth": chip.ici_bandwidth,
-            "source": chip.source,
-        },
+        "chip": _chip(topology.chip),
     }
     if isinstance(result, OutOfMemory):
         hbm = {"needed": result.needed, "available": result.available}
         if result.arguments is not None:
             hbm["arguments"] = result.arguments
         return common | {"fits": False, "hbm": hbm}
-    needed = result.arguments + result.outputs - result.aliased + result.temporaries + result.code
     module = HloModule.parse(result.hlo)
-    loops = module.loops()
+    exchanged = collectives(module)
+    costs = _costs(result, module)
+    return common | {
+        "fits": True,
+        "hbm": _hbm(result, topology.chip),
+        **costs,
+        "intensity": costs["flops"] / costs["hbm_traffic"],
+        "roofline": roofline(
+            topology,
+            flops=costs["flops"],
+            hbm_traffic=costs["hbm_traffic"],
+            sent=sum(collective.sent for collective in exchanged),
+            model_flops=model_flops,
+            tokens=replica_rows * max_length * replicas,
+        ),
+        "collectives": [asdict(collective) for collective in exchanged],
+        "loops": [asdict(loop) for loop in module.loops()],
+    }
+
+
+def _chip(chip: Chip) -> dict[str, Any]:
+    return {
+        "name": chip.name,
+        "replicas": chip.devices,
+        "peak_flops": chip.peak_flops,
+        "hbm_bytes": chip.hbm_bytes,
+        "hbm_bandwidth": chip.hbm_bandwidth,
+        "ici_bandwidth": chip.ici_bandwidth,
+        "source": chip.source,
+    }
+
+
+def _hbm(result: Executable, chip: Chip) -> dict[str, float]:
+    outputs = result.outputs - result.aliased
+    return {
+        "needed": result.arguments + outputs + result.temporaries + result.code,
+        "arguments": result.arguments,
+        "outputs": outputs,
+        "temporaries": result.temporaries,
+        "code": result.code,
+        "available": chip.hbm_bytes / chip.devices,
+    }
+
+
+def _costs(result: Executable, module: HloModule) -> dict[str, float]:
     # XLA's cost analysis counts the body of a loop once.
-    flops = result.flops + module.repetition_cost(lambda instruction: module.flops(instruction))
+    flops = result.flops + module.repetition_cost(module.flops)
     bytes_accessed = result.bytes_accessed + module.repetition_cost(
         lambda instruction: module.traffic(instruction).total
     )
     # Arrays in on-chip memory do not use HBM bandwidth.
     hbm_traffic = float(sum(module.traffic(each).hbm * times for each, times in module.executed()))
-    exchanged = collectives(module)
-    return common | {
-        "fits": True,
-        "hbm": {
-            "needed": needed,
-            "arguments": result.arguments,
-            "outputs": result.outputs - result.aliased,
-            "temporaries": result.temporaries,
-            "code": result.code,
-            "available": chip.hbm_bytes / chip.devices,
-        },
-        "flops": flops,
-        "bytes_accessed": bytes_accessed,
-        "hbm_traffic": hbm_traffic,
-        "intensity": flops / hbm_traffic,
-        "roofline": roofline(
-            topology,
-            flops=flops,
-            hbm_traffic=hbm_traffic,
-            sent=sum(collective.sent for collective in exchanged),
-            model_flops=model_flops,
-            tokens=replica_rows * max_length * common["replicas"],
-        ),
-        "collectives": [asdict(collective) for collective in exchanged],
-        "loops": [asdict(loop) for loop in loops],
-    }
+    return {"flops": flops, "bytes_accessed": bytes_accessed, "hbm_traffic": hbm_traffic}
 
 
 def roofline(
