@@ -47,7 +47,7 @@ class Estimate:
     documents: float
     tokens: float
     document_error: float
-    """Standard error of `documents`, as a share of them. 0 if the sample is the is_whole_input input."""
+    """Standard error of `documents`, as a share of them. 0 if the sample is the whole input."""
     token_error: float
     """Standard error of `tokens`, as a share of them."""
     rows: float

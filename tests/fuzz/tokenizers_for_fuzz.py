@@ -86,7 +86,7 @@ def write_tokenizer(kind: str, folder: Path) -> None:
 
 def expected_ids(kind: str, documents: list[str], append_eos: bool) -> list[list[int]]:
     """Returns the ids of each document by HF's encoder, which reads the text of control tokens as plain text."""
-    tokenizer, names = TOKENIZERS[kind](of_text=True)
+    tokenizer, names = TOKENIZERS[kind](for_text=True)
     tokenizer.encode_special_tokens = True
     eos = TOKENIZERS[kind]()[0].token_to_id(names["eos"])
     ids_of_documents = [encoding.ids for encoding in tokenizer.encode_batch(documents)]

@@ -33,7 +33,7 @@ PLANS = {
 CONFIG = CompileCheckConfig(
     objective="clm",
     strategy="pjrt",
-    model=ModelConfig(config={"n_embd": HIDDEN, "n_layer": LAYERS, "n_head": 4}),
+    model=ModelConfig(type="gpt2", config={"n_embd": HIDDEN, "n_layer": LAYERS, "n_head": 4}),
     train=TrainConfig(gradient_checkpointing=True),
 )
 

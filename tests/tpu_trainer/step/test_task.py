@@ -41,7 +41,7 @@ def config_of(**network: Any) -> FitConfig:
     return FitConfig(
         output_dir="",
         data=DataConfig(train=""),
-        model=ModelConfig(config=NETWORK | network),
+        model=ModelConfig(type="roberta", config=NETWORK | network),
         mlm=MlmConfig(probability=0.3),
         optimizer=OptimizerConfig(learning_rate=0.01),
         train=TrainConfig(steps=20, batch_size=12),

@@ -56,7 +56,7 @@ def test_a_dumped_config_loads_as_an_equal_one(tmp_path: Path) -> None:
     assert load_fit_config(str(tmp_path / "config.yaml")) == config
     assert parse(["fit", "--config", str(tmp_path / "config.yaml")])[1] == config
     (tmp_path / "config.yaml").write_text("tpu: {name: elsewhere}\n")
-    with pytest.raises(UsageError, match=r"there is no option --tpu\.name"):
+    with pytest.raises(UsageError, match=r"no option --tpu\.name: run on the TPU VM itself"):
         load_fit_config(str(tmp_path / "config.yaml"))
     for text, message in (("seed: [", ""), ("seed: 1\nseed: 2", ".*line 2: 'seed' is already set in line 1")):
         (tmp_path / "config.yaml").write_text(text)

@@ -107,7 +107,7 @@ def test_product_flops() -> None:
 
 def test_the_trainers_step_keeps_the_rules_and_sums_over_replicas() -> None:
     network = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
-    config = CompileCheckConfig(model=ModelConfig(config=network))
+    config = CompileCheckConfig(model=ModelConfig(type="roberta", config=network))
     rows = rows_without_dataset(config, vocab_size=100, max_length=8)
     step = ReplicaStep(config=config, rows=rows, topology=Topology.parse("v5e:2x2"))
     graph = step.program(2).trace()

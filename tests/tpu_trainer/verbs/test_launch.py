@@ -246,7 +246,7 @@ def test_options_are_checked_before_any_request(arguments: list[str], message: s
 )
 def test_slices_of_several_hosts_train_with_pjrt(accelerator_type: str, strategy: str) -> None:
     launch_config = config("--cloud.accelerator_type", accelerator_type)
-    assert launch_config.strategy == launch_config.for_fit().strategy == strategy
+    assert launch_config.training_strategy == launch_config.for_fit().strategy == strategy
 
 
 def test_a_zone_of_ai_hardware_alone_belongs_to_the_region_of_its_name() -> None:

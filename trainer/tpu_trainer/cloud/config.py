@@ -8,6 +8,7 @@ from typing import Literal
 
 from tpu_trainer.cloud.slices import Slice
 from tpu_trainer.config import FitConfig
+from tpu_trainer.config.devices import TrainingStrategyName
 from tpu_trainer.config.ranges import AT_LEAST_1, NOT_NEGATIVE, check_ranges, require
 from tpu_trainer.support.errors import UsageError
 
@@ -229,8 +230,6 @@ class LaunchConfig(FitConfig):
     cloud: CloudConfig = field(kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.strategy == "auto":
-            object.__setattr__(self, "strategy", "pjrt" if self.cloud.needs_pjrt else "tpu")
         super().__post_init__()
         names = [("output_dir", self.output_dir), ("data.validation", self.data.validation)]
         names += [("data.tokenizer", self.data.tokenizer), ("model.init_from", self.model.init_from)]
@@ -240,7 +239,7 @@ class LaunchConfig(FitConfig):
                 raise UsageError(
                     f"--{name} is {path!r}: must be a gs:// path, which the TPU's hosts can access"
                 )
-        if self.strategy not in ("tpu", "pjrt"):
+        if self.training_strategy not in ("tpu", "pjrt"):
             raise UsageError(
                 f"--strategy is {self.strategy!r}: `launch` trains on a TPU; omit it, or use --strategy pjrt to train "
                 "on it with JAX's runtime"
@@ -258,7 +257,7 @@ class LaunchConfig(FitConfig):
 
     def _check_service(self) -> None:
         cloud = self.cloud
-        if self.strategy == "tpu" and cloud.needs_pjrt:
+        if self.training_strategy == "tpu" and cloud.needs_pjrt:
             what = f"--cloud.service {cloud.service}"
             if cloud.service == "tpu":
                 what = f"{cloud.accelerator_type} has {cloud.hosts} hosts: `launch`"
@@ -278,6 +277,13 @@ class LaunchConfig(FitConfig):
             )
 
     @property
+    def training_strategy(self) -> TrainingStrategyName:
+        """The strategy of `fit` on the requested TPU."""
+        if self.strategy != "auto":
+            return self.strategy
+        return "pjrt" if self.cloud.needs_pjrt else "tpu"
+
+    @property
     def place(self) -> str:
         """Where the resource is: project and zone, or for GKE project, location, cluster and namespace."""
         cloud = self.cloud
@@ -294,4 +300,5 @@ class LaunchConfig(FitConfig):
         """Returns the configuration of `fit` that is the same on all hosts."""
         values = {each.name: getattr(self, each.name) for each in fields(FitConfig)}
         kind = self.tpu.accelerator_type or self.cloud.tpu_type
-        return FitConfig(**values | {"tpu": replace(self.tpu, accelerator_type=kind)})
+        tpu = replace(self.tpu, accelerator_type=kind)
+        return FitConfig(**values | {"strategy": self.training_strategy, "tpu": tpu})

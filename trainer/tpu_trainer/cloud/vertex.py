@@ -118,7 +118,7 @@ def custom_job(config: LaunchConfig) -> dict:
         scheduling["strategy"] = "SPOT"
     # `--config` accepts the file's content, too.
     arguments = ["fit", "--config", dump_fit_config(config.for_fit())]
-    if config.strategy == "pjrt":
+    if config.training_strategy == "pjrt":
         arguments += ["--mesh.num_processes", "1"]
     spec = {
         "workerPoolSpecs": [

@@ -16,7 +16,7 @@ from tpu_trainer.support.errors import UsageError
 
 set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
-_Config = TypeVar("_Config")
+_Config = TypeVar("_Config", bound=FitConfig)
 
 
 def add_options(parser: ArgumentParser, config_class: type) -> None:
@@ -63,4 +63,4 @@ def _load(path: str, config_class: type[_Config]) -> _Config:
         namespace = parser.values(parser.parse_string(files.read_text(path), path))
     except Exception as error:  # jsonargparse raises those of argparse, and its own
         raise UsageError(f"{path}: not a configuration of `fit`: {error}") from error
-    return config_class(**vars(namespace))
+    return config_class(**vars(namespace)).resolved()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from tpu_trainer.config.data import DataConfig
 from tpu_trainer.config.devices import TpuConfig, TrainingStrategyName
@@ -11,6 +12,8 @@ from tpu_trainer.config.model import MlmConfig, ModelConfig, ObjectiveName
 from tpu_trainer.config.optimization import OptimizerConfig, ScheduleConfig
 from tpu_trainer.config.ranges import SEED, check_ranges, require
 from tpu_trainer.config.training import ProfileConfig, TrainConfig
+
+_Config = TypeVar("_Config", bound="FitConfig")
 
 
 @dataclass(frozen=True)
@@ -49,12 +52,21 @@ class FitConfig:
     seed: int = 0
     """Determines the initial weights, the order of the rows, the masks and the dropout."""
 
+    @property
+    def training_strategy(self) -> TrainingStrategyName:
+        """The strategy of `fit`. `launch` knows the TPU, and chooses one of its strategies."""
+        return self.strategy
+
+    def resolved(self: _Config) -> _Config:
+        """Returns the configuration with the objective's default model type if there is none, and no `init_from`."""
+        if self.model.type is not None or self.model.init_from is not None:
+            return self
+        default = {"mlm": "roberta", "clm": "gpt2"}[self.objective]
+        return replace(self, model=replace(self.model, type=default))
+
     def __post_init__(self) -> None:
-        if self.model.type is None and self.model.init_from is None:
-            default = {"mlm": "roberta", "clm": "gpt2"}[self.objective]
-            object.__setattr__(self, "model", replace(self.model, type=default))
         check_ranges(self, seed=SEED)
-        check_mesh(self.mesh, self.strategy)
+        check_mesh(self.mesh, self.training_strategy)
         require(
             self.schedule.warmup_steps < self.train.steps,
             "schedule.warmup_steps",

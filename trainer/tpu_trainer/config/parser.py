@@ -155,6 +155,8 @@ class Parser(ArgumentParser):
             return text + suggestion(match[1], self._option_string_actions)
         if match := re.match(r"(?:Group '([\w.]+)' does not accept option|Option) '([\w.-]+)'", text):
             option = "--" + ".".join(filter(None, match.groups()))
+            if option == "--tpu.name":
+                return f"there is no option {option}: run on the TPU VM itself, with --strategy tpu, or pjrt for slices"
             return f"there is no option {option}{suggestion(option, self._option_string_actions)}"
         if text.startswith("Problems parsing config: "):
             return text.removeprefix("Problems parsing config: ")

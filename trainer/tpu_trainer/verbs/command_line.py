@@ -114,4 +114,5 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[str, Any]:
     parser = _verb_parser(verb)
     values = vars(parser.values(parser.parse_args(arguments[1:])))
     values.pop("config")
-    return verb, VERBS[verb](**values)
+    config = VERBS[verb](**values)
+    return verb, config.resolved() if isinstance(config, FitConfig) else config

@@ -152,7 +152,7 @@ def _configs(config: CompileCheckConfig) -> list[tuple[str, CompileCheckConfig]]
         return [(config.topology, config)]
     names = {field.name for field in dataclasses.fields(CompileCheckConfig)}
     names -= {field.name for field in dataclasses.fields(FitConfig)}
-    default = CompileCheckConfig()
+    default = CompileCheckConfig().resolved()
     for field in dataclasses.fields(FitConfig):
         if getattr(config, field.name) != getattr(default, field.name):
             raise UsageError(
