@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 from collections import deque
 from types import TracebackType
@@ -15,6 +14,7 @@ from typing import SupportsFloat
 
 from tokenmill_reader.console.streams import write_to_stderr
 from tpu_trainer.support.errors import ExitStatus
+from tpu_trainer.support.watched_signals import watched_signals
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -52,38 +52,24 @@ class Interruption:
         return self._requested.is_set()
 
     def __enter__(self) -> Interruption:
-        # Python runs handlers only between bytecode instructions, not during a step or a compilation. But it writes the
-        # signal's number to the wakeup socket at once, where another thread reads it.
-        self._reader, self._writer = socket.socketpair()
-        self._writer.setblocking(False)
-        self._old_handlers = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS}
-        self._old_descriptor = signal.set_wakeup_fd(self._writer.fileno())
-        self._thread = threading.Thread(target=self._watch, name="interruption", daemon=True)
-        self._thread.start()
+        self._watching = watched_signals(_SIGNALS, self._receive)
+        self._watching.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        signal.set_wakeup_fd(self._old_descriptor)
-        for number, handler in self._old_handlers.items():
-            signal.signal(number, handler)
-        self._writer.close()  # ends the thread
-        self._thread.join()
-        self._reader.close()
+        self._watching.__exit__(kind, error, trace)
 
-    def _watch(self) -> None:
-        while number := self._reader.recv(1):
-            if number[0] not in _SIGNALS:
-                continue
-            name = signal.Signals(number[0]).name
-            if self.requested:
-                write_to_stderr(f"fit: {name} again: ending at once\n")
-                os._exit(128 + number[0])
-            if self.saved_step is not None:
-                write_to_stderr(
-                    f"fit: {name}: ending at once; the same command continues after step {self.saved_step}\n"
-                )
-                os._exit(ExitStatus.INTERRUPTED)
-            self._requested.set()
-            write_to_stderr(f"fit: {name}: saving after this step, then ending\n")
+    def _receive(self, number: int) -> None:
+        name = signal.Signals(number).name
+        if self.requested:
+            write_to_stderr(f"fit: {name} again: ending at once\n")
+            os._exit(128 + number)
+        if self.saved_step is not None:
+            write_to_stderr(
+                f"fit: {name}: ending at once; the same command continues after step {self.saved_step}\n"
+            )
+            os._exit(ExitStatus.INTERRUPTED)
+        self._requested.set()
+        write_to_stderr(f"fit: {name}: saving after this step, then ending\n")
