@@ -12,7 +12,7 @@ import numpy as np
 
 from tokenmill_reader.errors import RecordFault
 from tokenmill_reader.framing import windows
-from tokenmill_reader.layouts import Layout, learn_layout
+from tokenmill_reader.layouts import RecordLayout, learn_layout
 from tokenmill_reader.varints import RowDecoder, decode_varints
 
 LARGE_RATIO = 4  # a record of this many times the median size is decoded alone
@@ -38,7 +38,7 @@ class ExampleDecoder:
         self._max_length = max_length
         self._features = tuple(features)
         self._rows = RowDecoder(max_length)
-        self._layouts: list[Layout] = []
+        self._layouts: list[RecordLayout] = []
 
     def decode(self, data: np.ndarray, stride: int, sizes: np.ndarray, out: dict[str, np.ndarray]) -> None:
         """Decodes records.
@@ -85,7 +85,7 @@ class ExampleDecoder:
         padded = b"".join([*(record.ljust(stride, b"\0") for record in records), bytes(stride)])
         self.decode(np.frombuffer(padded, np.uint8), stride, sizes, out)
 
-    def _new_layout(self, record: bytes) -> Layout | None:
+    def _new_layout(self, record: bytes) -> RecordLayout | None:
         """Returns the layout of a record; None if it is known already or does not help."""
         if len(self._layouts) == _MAX_LAYOUTS:
             return None
@@ -99,7 +99,7 @@ class ExampleDecoder:
 
     def _decode_layout(
         self,
-        layout: Layout,
+        layout: RecordLayout,
         data: np.ndarray,
         stride: int,
         rows: np.ndarray,

@@ -65,7 +65,7 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Layout:
+class RecordLayout:
     """One layout of records."""
 
     outer_bytes: int
@@ -122,10 +122,11 @@ class Layout:
 class Templates:
     """The heads of all records that differ from one record only in the length of one feature: one template per size.
 
-    Comparing records with these takes a fraction of the time of `Layout.match`, and most records of a dataset match.
+    Comparing records with these takes a fraction of the time of `RecordLayout.match`, and most records of a dataset
+    match.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: RecordLayout) -> None:
         heads = layout.heads
         self._heads = heads
         # Token ids have the most bytes, and masks always as many.
@@ -166,7 +167,7 @@ class Templates:
     def match(
         self, data: np.ndarray, stride: int, rows: np.ndarray, sizes: np.ndarray
     ) -> tuple[np.ndarray, dict[str, tuple[np.ndarray, np.ndarray]]]:
-        """Like `Layout.match`, but finds only some of the records with that layout."""
+        """Like `RecordLayout.match`, but finds only some of the records with that layout."""
         numbers = sizes - self._smallest
         matches = (numbers >= 0) & (numbers < self._num_sizes)
         if not matches.any():
@@ -210,7 +211,7 @@ def _varints(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return ((columns & np.uint8(0x7F)).astype(np.int64) << 7 * np.arange(count)).sum(axis=-1), are_varints
 
 
-def learn_layout(record: bytes) -> Layout | None:
+def learn_layout(record: bytes) -> RecordLayout | None:
     """Returns the layout of a record; None if it is not made of packed int64 lists with each name once."""
     try:
         size, outer_bytes = _read_length(record, 1)
@@ -225,7 +226,7 @@ def learn_layout(record: bytes) -> Layout | None:
             position += head.size + value_bytes
     except (_UnsupportedRecord, IndexError, UnicodeDecodeError):
         return None
-    return Layout(outer_bytes, tuple(heads)) if position == len(record) else None
+    return RecordLayout(outer_bytes, tuple(heads)) if position == len(record) else None
 
 
 class _UnsupportedRecord(Exception):
