@@ -9,7 +9,7 @@ from typing import Any
 from beam_pipeline.options.input_options import NOT_IN_ALL_MANIFESTS, InputConfig, parse_encoding
 from beam_pipeline.options.option_fields import Option, options_of
 from beam_pipeline.options.verbs import PrepareConfig
-from beam_pipeline.rows.routing import Layout
+from beam_pipeline.rows.routing import ShardLayout
 from beam_pipeline.support.errors import UsageError
 from tokenmill_reader.format.json_form import COUNT, NUMBER, Optional, Share, mismatches
 
@@ -76,7 +76,7 @@ def config_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
         yield "exactly one of config.shard_size and config.num_shards must be set"
 
 
-def layout_defects(manifest: Mapping[str, Any], layout: Layout) -> Iterator[str]:
+def layout_defects(manifest: Mapping[str, Any], layout: ShardLayout) -> Iterator[str]:
     """Checks the number and sizes of the shards, which follow from the layout."""
     records = manifest["shards"].records
     if len(records) != layout.num_shards:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from beam_pipeline.dataset.forms import config_defects, layout_defects
-from beam_pipeline.rows.routing import Layout
+from beam_pipeline.rows.routing import ShardLayout
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError
 from tokenmill_reader import DatasetError
@@ -124,10 +124,10 @@ def split_shares(manifest: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
     return tuple((name, share) for name, share in manifest["config"]["splits"])
 
 
-def layout_of(manifest: Mapping[str, Any]) -> Layout:
+def layout_of(manifest: Mapping[str, Any]) -> ShardLayout:
     """Returns the layout of the split's rows."""
     config = manifest["config"]
-    return Layout(
+    return ShardLayout(
         split=manifest["split"],
         num_rows=manifest["num_records"],
         shard_size=manifest["shard_size"],

@@ -47,7 +47,7 @@ class RowTable:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ShardLayout:
     """The place of each row of a split: its shard, and its slot in the shard.
 
     A row with rank r goes to place π(r). Places are numbered through all shards, slot by slot.
@@ -85,7 +85,7 @@ class Layout:
     def place(self, rank: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the shards and slots (int64 arrays) of the rows with these ranks.
 
-        >>> layout = Layout("train", num_rows=7, shard_size=None, shuffle="none", seed=0, requested_shards=3)
+        >>> layout = ShardLayout("train", num_rows=7, shard_size=None, shuffle="none", seed=0, requested_shards=3)
         >>> layout.place(np.arange(7))
         (array([0, 0, 0, 1, 1, 2, 2]), array([0, 1, 2, 0, 1, 0, 1]))
         """

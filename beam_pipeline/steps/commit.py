@@ -18,7 +18,7 @@ from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.engines.fallbacks import EngineUse
 from beam_pipeline.options.option_values import FORMAT_DEFAULTS
 from beam_pipeline.options.verbs import PrepareConfig
-from beam_pipeline.rows.routing import Layout, RowTable
+from beam_pipeline.rows.routing import RowTable, ShardLayout
 from beam_pipeline.steps.job import Job, OutputJob
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError
@@ -31,7 +31,7 @@ def commit(
     job: Job,
     *,
     table: RowTable,
-    layouts: Sequence[Layout],
+    layouts: Sequence[ShardLayout],
     statistics: Mapping[int, SplitStatistics],
     excluded: Excluded,
     uses: Sequence[EngineUse],
@@ -89,7 +89,7 @@ def commit(
 
 
 def _describe_split(
-    job: Job, run: Mapping[str, Any], layout: Layout, statistics: SplitStatistics, shards: Sequence[ShardInfo]
+    job: Job, run: Mapping[str, Any], layout: ShardLayout, statistics: SplitStatistics, shards: Sequence[ShardInfo]
 ) -> dict[str, Any]:
     """Returns the entries of a split's manifest for the run, the split's layout, its counts and its shards."""
     return {
@@ -165,7 +165,7 @@ def is_committed(job: OutputJob) -> bool:
 
 
 def _check_rows(
-    layout: Layout, config: PrepareConfig, statistics: SplitStatistics, shards: Sequence[ShardInfo]
+    layout: ShardLayout, config: PrepareConfig, statistics: SplitStatistics, shards: Sequence[ShardInfo]
 ) -> None:
     """Checks that the shards contain exactly the packed rows and tokens, by count and by checksum.
 
@@ -185,7 +185,7 @@ def _check_rows(
 
 
 def _rows_defect(
-    layout: Layout, max_length: int | None, statistics: SplitStatistics, shards: Sequence[ShardInfo]
+    layout: ShardLayout, max_length: int | None, statistics: SplitStatistics, shards: Sequence[ShardInfo]
 ) -> str | None:
     split = layout.split
     times_written = Counter(info.shard for info in shards)

@@ -23,7 +23,7 @@ from beam_pipeline.dataset.shards import ShardInfo, file_sums, files_of_shard
 from beam_pipeline.engines.token_arrays import id_dtype
 from beam_pipeline.rows.blocks import RowBlock, rows_per_block
 from beam_pipeline.rows.documents import DocumentBlock
-from beam_pipeline.rows.routing import Layout, RowTable
+from beam_pipeline.rows.routing import RowTable, ShardLayout
 from beam_pipeline.steps.job import Job, OutputJob
 from beam_pipeline.steps.tables import BlockTable, KeptTable
 from beam_pipeline.support import filesystem
@@ -36,10 +36,10 @@ _OPEN_BLOCKS = 64
 _MIN_SHARE_READ_WHOLE = 1 / 16
 
 
-def layout_of(job: Job, split: int, table: RowTable) -> Layout:
+def layout_of(job: Job, split: int, table: RowTable) -> ShardLayout:
     """Returns the layout of a split, which maps its rows to places in shards."""
     config = job.config
-    return Layout(
+    return ShardLayout(
         split=config.split_names[split],
         num_rows=int(table.totals[split]),
         shard_size=config.shard_size,
@@ -131,7 +131,7 @@ def list_shards(table: RowTable, kept: KeptTable, job: Job) -> Iterator[tuple[in
             yield split, shards[start : start + shards_at_once]
 
 
-def _shards_at_once(job: Job, layout: Layout) -> int:
+def _shards_at_once(job: Job, layout: ShardLayout) -> int:
     """Returns how many shards a process gathers at a time.
 
     A process of one thread gathers one, because the runner has other processes for the other shards.

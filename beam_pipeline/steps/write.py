@@ -18,7 +18,7 @@ from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.engines.fallbacks import EngineUse
 from beam_pipeline.formats.base import DocumentFormat, RowFormat
 from beam_pipeline.rows.blocks import RowBlock
-from beam_pipeline.rows.routing import Layout, RowTable
+from beam_pipeline.rows.routing import RowTable, ShardLayout
 from beam_pipeline.rows.tails import TailTable
 from beam_pipeline.steps.commit import commit
 from beam_pipeline.steps.job import Job
@@ -119,13 +119,13 @@ def write_gathered_documents(
 
 
 def _write_rows(
-    job: Job, shard_format: RowFormat, layout: Layout, split: int, shard: int, rows: RowBlock
+    job: Job, shard_format: RowFormat, layout: ShardLayout, split: int, shard: int, rows: RowBlock
 ) -> ShardInfo:
     destination = _destination(job, layout, split, shard)
     return write_shard(rows, encode=shard_format.encode, with_offsets=shard_format.has_offsets, **destination)
 
 
-def _destination(job: Job, layout: Layout, split: int, shard: int) -> dict[str, Any]:
+def _destination(job: Job, layout: ShardLayout, split: int, shard: int) -> dict[str, Any]:
     name = shard_name(layout.split, shard, layout.records_in(shard), job.config.output_format)
     return job.shard_destination(split, shard, name)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from beam_pipeline.engines.token_arrays import id_dtype
 from beam_pipeline.options.option_values import PRICES
 from beam_pipeline.options.verbs import PrepareConfig
-from beam_pipeline.rows.routing import Layout
+from beam_pipeline.rows.routing import ShardLayout
 from beam_pipeline.sources.plan import InputPlan
 from beam_pipeline.support import memory
 from beam_pipeline.support.amounts import counted, human_bytes, megabytes
@@ -67,7 +67,7 @@ def describe_estimate(
 def _split_lines(estimated: Estimate, config: PrepareConfig) -> Iterator[str]:
     for name, share in config.splits:
         rows = math.ceil(estimated.rows * share)
-        layout = Layout(
+        layout = ShardLayout(
             split=name,
             num_rows=rows,
             shard_size=config.shard_size,

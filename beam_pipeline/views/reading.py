@@ -17,7 +17,7 @@ from beam_pipeline.dataset.statistics import edges_of
 from beam_pipeline.formats.base import DocumentFormat
 from beam_pipeline.formats.choice import format_of, read_documents
 from beam_pipeline.rows.documents import DocumentBlock
-from beam_pipeline.rows.routing import Layout, RowTable
+from beam_pipeline.rows.routing import RowTable, ShardLayout
 from beam_pipeline.sources.units import WorkUnit
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError, UsageError, one_line
@@ -75,7 +75,7 @@ class FinishedSplit:
         return self.manifest["split"]
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> ShardLayout:
         """The mapping between rows' ranks and their places in shards."""
         return manifests.layout_of(self.manifest)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from beam_pipeline.rows.routing import Layout
+from beam_pipeline.rows.routing import ShardLayout
 
 
 def documents(path: Path) -> Iterator[tuple[int, str]]:
@@ -43,7 +43,7 @@ def records(split: Path) -> tuple[np.ndarray, np.ndarray]:
 def in_order(split: Path, rows: np.ndarray) -> np.ndarray:
     """Inverts the shuffle: returns the rows in the order of their ranks."""
     manifest = json.loads((split / "manifest.json").read_text())
-    layout = Layout(
+    layout = ShardLayout(
         manifest["split"], len(rows), manifest["shard_size"], manifest["config"]["shuffle"], manifest["seed"]
     )
     place = np.arange(len(rows))

@@ -4,11 +4,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.rows.routing import Layout, RowTable
+from beam_pipeline.rows.routing import RowTable, ShardLayout
 
 sizes = st.tuples(st.integers(1, 700), st.none()) | st.tuples(st.none(), st.integers(1, 3500))
 layouts = st.builds(
-    lambda size, **values: Layout(split="train", shard_size=size[0], requested_shards=size[1], **values),
+    lambda size, **values: ShardLayout(split="train", shard_size=size[0], requested_shards=size[1], **values),
     size=sizes,
     num_rows=st.integers(0, 3000),
     shuffle=st.sampled_from(["global", "none"]),
@@ -31,7 +31,7 @@ def test_every_slot_of_every_shard_gets_one_row(layout):
 
 @given(st.integers(0, 6000), st.integers(1, 5000))
 def test_shards_by_number_are_just_as_many_and_of_even_sizes(num_rows, num_shards):
-    layout = Layout(
+    layout = ShardLayout(
         split="train", num_rows=num_rows, shard_size=None, shuffle="none", seed=0, requested_shards=num_shards
     )
     assert layout.num_shards == min(num_shards, num_rows)
@@ -43,7 +43,7 @@ def test_shards_by_number_are_just_as_many_and_of_even_sizes(num_rows, num_shard
 
 
 def test_without_shuffling_rows_stay_in_order():
-    layout = Layout("train", 10, 4, "none", 0)
+    layout = ShardLayout("train", 10, 4, "none", 0)
     shards, slots = layout.place(np.arange(10))
     assert shards.tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2]
     assert slots.tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
@@ -51,7 +51,7 @@ def test_without_shuffling_rows_stay_in_order():
 
 def test_splits_and_seeds_are_shuffled_differently():
     places = [
-        Layout(split, 100, 10, "global", seed).place(np.arange(100))[0].tolist()
+        ShardLayout(split, 100, 10, "global", seed).place(np.arange(100))[0].tolist()
         for split, seed in [("train", 0), ("validation", 0), ("train", 1)]
     ]
     assert places[0] != places[1] != places[2] != places[0]
@@ -75,7 +75,7 @@ def test_tables_for_ten_terabytes():
     data = pickle.dumps(RowTable(np.full((320_001, 3), 5000, np.int64)))
     assert len(data) < 320_001 * 3 * 8 + 500
     table = pickle.loads(data)
-    layout = Layout("train", int(table.totals[0]), 50_000, "global", 0)
+    layout = ShardLayout("train", int(table.totals[0]), 50_000, "global", 0)
     shards, slots = layout.place(table.first_rank(319_999, 0) + np.arange(5000))
     assert shards.max() < layout.num_shards == -(-int(table.totals[0]) // 50_000)
     assert table.unit_of(int(layout.rank(shards[:1], slots[:1])[0]), 0) == (319_999, 0)

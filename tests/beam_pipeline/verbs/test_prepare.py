@@ -12,7 +12,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from beam_pipeline.dataset.records import decode_frames, read_frames
-from beam_pipeline.rows.routing import Layout
+from beam_pipeline.rows.routing import ShardLayout
 from beam_pipeline.runners import beam_options
 from beam_pipeline.steps import route
 from beam_pipeline.support import memory
@@ -35,7 +35,7 @@ def read_split(folder: Path) -> tuple[dict, dict[str, np.ndarray]]:
     ]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in manifest["features"]}
     config = manifest["config"]
-    layout = Layout(
+    layout = ShardLayout(
         manifest["split"], len(records), manifest["shard_size"], config["shuffle"], config["seed"]
     )
     places = np.arange(len(records))
