@@ -72,7 +72,7 @@ def run(pipeline: beam.Pipeline, *, describe_finished: Callable[[], str] | None 
         raise DataError(f"the job service does not accept the job: {_describe(error)}") from error
     except grpc.FutureTimeoutError as error:
         raise DataError(f"--job_endpoint {options.job_endpoint}: no job service answers there") from error
-    follower = JobFollower(result, describe_finished=describe_finished)
+    follower = PortableJobFollower(result, describe_finished=describe_finished)
     try:
         follower.follow()
     except KeyboardInterrupt:
@@ -82,7 +82,7 @@ def run(pipeline: beam.Pipeline, *, describe_finished: Callable[[], str] | None 
         result._cleanup()  # stops Beam's own workers, with --environment_type LOOPBACK
 
 
-class JobFollower:
+class PortableJobFollower:
     """Follows a job and logs its state, messages, counters and progress.
 
     Args:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from beam_pipeline.options.option_fields import flags_of, parse
 from beam_pipeline.options.verbs import FollowConfig
 from beam_pipeline.runners import beam_options
-from beam_pipeline.runners.dataflow.following import CancelRequest, JobFollower
+from beam_pipeline.runners.dataflow.following import CancelRequest, DataflowJobFollower
 from beam_pipeline.runners.dataflow.launch import new_client
 from beam_pipeline.support import filesystem
 
@@ -26,5 +26,5 @@ def main(argv: Sequence[str]) -> None:
     filesystem.configure(options)
     request = CancelRequest()
     with request.watched() if config.cancel_on_signal else contextlib.nullcontext():
-        JobFollower(new_client(options), config.job, cancel=request).follow()
+        DataflowJobFollower(new_client(options), config.job, cancel=request).follow()
     print(f"the Dataflow job {config.job} is done")

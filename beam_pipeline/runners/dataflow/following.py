@@ -63,7 +63,7 @@ class CancelRequest:
             restore()
 
 
-class JobFollower:
+class DataflowJobFollower:
     """Follows a job and logs its state, messages and counters."""
 
     def __init__(self, client: DataflowApplicationClient, job_id: str, *, cancel: CancelRequest):

@@ -12,7 +12,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 
 from beam_pipeline.dataset.lock_holder import CloudJob, Lock
-from beam_pipeline.runners.dataflow.following import ENDED, CancelRequest, JobFollower
+from beam_pipeline.runners.dataflow.following import ENDED, CancelRequest, DataflowJobFollower
 from beam_pipeline.support.errors import DataError, StillRunning
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def run(
                 return False
             if lock:
                 lock.name_job(replace(job, id=result.job_id()), renewed=wait)
-            follower = JobFollower(new_client(options), result.job_id(), cancel=request)
+            follower = DataflowJobFollower(new_client(options), result.job_id(), cancel=request)
             _log.info("Dataflow job %s: %s", result.job_id(), follower.url)
             if not wait:
                 flags = f"--project {cloud.project} --region {cloud.region}"

@@ -80,7 +80,7 @@ class Job:
 
 
 def follow(states: list[str | Exception], errors: Sequence[str] = ()) -> None:
-    portable.JobFollower(Job(states, errors), describe_finished=lambda: "3 of 9 work units").follow()
+    portable.PortableJobFollower(Job(states, errors), describe_finished=lambda: "3 of 9 work units").follow()
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ _PART_SECONDS = 2.0
 """Seconds between two status checks of a resource that is created or deleted in parts."""
 
 
-class JobFollower:
+class RunFollower:
     """Trains one run: requests a TPU, monitors it, requests a new one after a preemption, and deletes it."""
 
     def __init__(

@@ -60,7 +60,7 @@ def _service(config: LaunchConfig) -> Any:
 
 def launch(config: LaunchConfig, google: Any, *, sleep: Callable[[float], Any] = time.sleep) -> None:
     """Trains `config` through `google`, a `cloud.google.Google`; `sleep` waits between two status checks."""
-    from tpu_trainer.cloud.follow import JobFollower
+    from tpu_trainer.cloud.follow import RunFollower
     from tpu_trainer.cloud.lease import Lease
     from tpu_trainer.cloud.objects import Objects
 
@@ -75,7 +75,7 @@ def launch(config: LaunchConfig, google: Any, *, sleep: Callable[[float], Any] =
     )
     service = _service(config)(google, objects, config)
     try:
-        JobFollower(config, service, objects, lease, sleep=sleep).follow()
+        RunFollower(config, service, objects, lease, sleep=sleep).follow()
     except InterruptedBySignal:
         raise InterruptedRun(
             f"{config.name}: interrupted; run the same command to continue from the last checkpoint"

@@ -148,7 +148,7 @@ class PjrtExecutor(StepExecutor):
         return ungrouped(value, self._devices.model) if is_fused(name) else value
 
     def distribute(self, rows: DatasetFunction) -> Iterable[Any]:
-        return _Batches(rows(tf.distribute.InputContext(), self._devices.own_rows))
+        return _NumpyBatches(rows(tf.distribute.InputContext(), self._devices.own_rows))
 
     def train(self, batches: Iterator[NumpyBatch], steps: range) -> StepOutput:
         waited, requests = 0.0, (0.0, 0.0)
@@ -278,7 +278,7 @@ class PjrtExecutor(StepExecutor):
                 files.copy_tree(temporary, folder)
 
 
-class _Batches:
+class _NumpyBatches:
     """The batches of a dataset as NumPy arrays. Each iterator starts at the first."""
 
     def __init__(self, dataset: tf.data.Dataset) -> None:
