@@ -12,7 +12,7 @@ from tpu_trainer.config import ModelConfig
 from tpu_trainer.data.token_counts import unigram_entropy
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.network.model import Inputs, LanguageModel
-from tpu_trainer.network.objectives import Batch, CausalLanguageModelling, Sums
+from tpu_trainer.network.objectives import Batch, BatchSums, CausalLanguageModelling
 from tpu_trainer.support.errors import UsageError
 
 LENGTH, SPLIT, HEADS = 12, 5, 2
@@ -148,7 +148,7 @@ def gpt2_logits(weights: dict[str, np.ndarray], batch: dict[str, np.ndarray]) ->
     return norm(x, "ln_f") @ wte.T
 
 
-def gpt2_sums(weights: dict[str, np.ndarray], batch: dict[str, np.ndarray], size: int) -> Sums:
+def gpt2_sums(weights: dict[str, np.ndarray], batch: dict[str, np.ndarray], size: int) -> BatchSums:
     logits = gpt2_logits(weights, batch)[..., :size]
     log_probabilities = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
     loss = hits = targets = 0
@@ -159,7 +159,7 @@ def gpt2_sums(weights: dict[str, np.ndarray], batch: dict[str, np.ndarray], size
                 loss -= log_probabilities[row, column - 1, ids[column]]
                 hits += int(log_probabilities[row, column - 1].argmax() == ids[column])
                 targets += 1
-    return Sums(loss, hits, targets, batch["attention_mask"].sum())
+    return BatchSums(loss, hits, targets, batch["attention_mask"].sum())
 
 
 def test_loss_and_gradient_equal_those_of_a_gpt2_in_numpy(vocabulary: Vocabulary) -> None:
@@ -168,7 +168,7 @@ def test_loss_and_gradient_equal_those_of_a_gpt2_in_numpy(vocabulary: Vocabulary
     variables = model.network.trainable_variables
 
     @tf.function(jit_compile=True)
-    def sums_and_gradient() -> tuple[Sums, list[tf.Tensor]]:
+    def sums_and_gradient() -> tuple[BatchSums, list[tf.Tensor]]:
         with tf.GradientTape() as tape:
             sums = objective.sums(batch, key=KEY, training=False)
         return sums, [tf.convert_to_tensor(g) for g in tape.gradient(sums.loss, variables)]

@@ -20,7 +20,7 @@ from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.devices.devices import Target
 from tpu_trainer.devices.tensorflow.executor import TensorFlowExecutor, replica_step
 from tpu_trainer.network.masking import Masking
-from tpu_trainer.network.objectives import Sums
+from tpu_trainer.network.objectives import BatchSums
 from tpu_trainer.network.random_bits import step_key
 from tpu_trainer.step.results import RunningSums
 from tpu_trainer.step.task import Task
@@ -72,7 +72,7 @@ def batch_of(count: int, seed: int = 5) -> dict[str, tf.Tensor]:
     }
 
 
-def numpy_sums(task: Task, vocabulary: Vocabulary, batch: dict[str, tf.Tensor], step: int) -> Sums:
+def numpy_sums(task: Task, vocabulary: Vocabulary, batch: dict[str, tf.Tensor], step: int) -> BatchSums:
     """Computes the step's sums from the whole model's logits, in float64."""
     masking = Masking(vocabulary=vocabulary, max_length=MAX_LENGTH, probability=0.3)
     masked = masking(
@@ -93,7 +93,7 @@ def numpy_sums(task: Task, vocabulary: Vocabulary, batch: dict[str, tf.Tensor], 
                 loss -= log_probabilities[row, position, target]
                 hits += int(log_probabilities[row, position].argmax() == target)
                 targets += 1
-    return Sums(loss, hits, targets, float(batch["attention_mask"].numpy().sum()))
+    return BatchSums(loss, hits, targets, float(batch["attention_mask"].numpy().sum()))
 
 
 def test_sums_are_those_of_plain_numpy(vocabulary: Vocabulary) -> None:

@@ -23,7 +23,7 @@ from tpu_trainer.data.dataset import open_split
 from tpu_trainer.data.mixture import open_mixture
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.devices.executor import StepExecutor, StepOutput
-from tpu_trainer.network.objectives import Sums
+from tpu_trainer.network.objectives import BatchSums
 from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.runs.loss_picture import LossPicture
 from tpu_trainer.runs.run_folder import RunFolder
@@ -69,8 +69,8 @@ class NumpyExecutor(StepExecutor):
     def interrupted(self) -> bool:
         raise NotImplementedError
 
-    def evaluate(self, batch: Any) -> Sums:
-        return Sums(1.0 / (1 + self.values["weights"][2]), 1.0, 1.0, 1.0)
+    def evaluate(self, batch: Any) -> BatchSums:
+        return BatchSums(1.0 / (1 + self.values["weights"][2]), 1.0, 1.0, 1.0)
 
     def evaluated_weights(self) -> AbstractContextManager[None]:
         return nullcontext()

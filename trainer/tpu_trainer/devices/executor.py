@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, SupportsFloat
 import numpy as np
 
 from tpu_trainer.data.batches import DatasetFunction
-from tpu_trainer.network.objectives import Sums
+from tpu_trainer.network.objectives import BatchSums
 from tpu_trainer.step.results import NonFinite, RunningSums
 from tpu_trainer.support.errors import UsageError
 
@@ -53,7 +53,7 @@ class StepExecutor(ABC):
         """
 
     @abstractmethod
-    def evaluate(self, batch: Any) -> Sums:
+    def evaluate(self, batch: Any) -> BatchSums:
         """Returns the sums over a batch as floats. Call it in the context of `evaluated_weights` to use those."""
 
     @abstractmethod

@@ -14,7 +14,7 @@ Batch = dict[str, tf.Tensor]
 Key = tuple[tf.Tensor, tf.Tensor]
 
 
-class Sums(NamedTuple):
+class BatchSums(NamedTuple):
     """Sums over a batch, float32 scalars."""
 
     loss: tf.Tensor
@@ -36,7 +36,7 @@ class Objective(ABC):
         """Number of positions per row that the output layer computes."""
 
     @abstractmethod
-    def sums(self, batch: Batch, *, key: Key, training: bool) -> Sums:
+    def sums(self, batch: Batch, *, key: Key, training: bool) -> BatchSums:
         """Returns the sums of `batch` (see batches.py). `key` determines all random choices."""
 
     def attention_mask(self, batch: Batch) -> tf.Tensor | None:
@@ -57,7 +57,7 @@ class MaskedLanguageModelling(Objective):
         super().__init__(model=model, predicted_positions=masking.max_targets)
         self._masking = masking
 
-    def sums(self, batch: Batch, *, key: Key, training: bool) -> Sums:
+    def sums(self, batch: Batch, *, key: Key, training: bool) -> BatchSums:
         """See Objective."""
         attention_mask = self.attention_mask(batch)
         masked = self._masking(
@@ -69,7 +69,7 @@ class MaskedLanguageModelling(Objective):
             weights=masked.weights,
             positions=masked.positions,
         )
-        return Sums(loss, correct, tf.reduce_sum(masked.weights), _real_tokens(batch, attention_mask))
+        return BatchSums(loss, correct, tf.reduce_sum(masked.weights), _real_tokens(batch, attention_mask))
 
 
 class CausalLanguageModelling(Objective):
@@ -78,7 +78,7 @@ class CausalLanguageModelling(Objective):
     def __init__(self, *, model: LanguageModel, max_length: int) -> None:
         super().__init__(model=model, predicted_positions=max_length)
 
-    def sums(self, batch: Batch, *, key: Key, training: bool) -> Sums:
+    def sums(self, batch: Batch, *, key: Key, training: bool) -> BatchSums:
         """See Objective.
 
         A token is a target if it and the preceding token are real and belong to the same document. Without segment_ids,
@@ -106,7 +106,7 @@ class CausalLanguageModelling(Objective):
             targets=tf.concat([ids[:, 1:], nothing], axis=1),
             weights=weights,
         )
-        return Sums(loss, correct, tf.reduce_sum(weights), _real_tokens(batch, attention_mask))
+        return BatchSums(loss, correct, tf.reduce_sum(weights), _real_tokens(batch, attention_mask))
 
 
 def _real_tokens(batch: Batch, attention_mask: tf.Tensor | None) -> tf.Tensor:

@@ -13,7 +13,7 @@ import tensorflow as tf
 import tf_keras as keras
 
 from tpu_trainer.network.call_context import CallValues
-from tpu_trainer.network.objectives import Batch, Objective, Sums
+from tpu_trainer.network.objectives import Batch, BatchSums, Objective
 from tpu_trainer.network.random_bits import step_key
 from tpu_trainer.network.stateful_random import refuse_stateful_random
 from tpu_trainer.step.average import WeightAverage
@@ -91,7 +91,7 @@ class Task:
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
         )
 
-    def gradients(self, batch: Batch, step: tf.Tensor) -> tuple[Sums, list[tf.Tensor]]:
+    def gradients(self, batch: Batch, step: tf.Tensor) -> tuple[BatchSums, list[tf.Tensor]]:
         """Returns a replica's sums and the dense gradient of its summed loss, in the order of the trainable variables.
 
         Does not communicate or update variables; all shapes are static.
@@ -110,11 +110,11 @@ class Task:
         }
 
         def add(
-            number: tf.Tensor, sums: Sums, gradients: list[tf.Tensor]
-        ) -> tuple[tf.Tensor, Sums, list[tf.Tensor]]:
+            number: tf.Tensor, sums: BatchSums, gradients: list[tf.Tensor]
+        ) -> tuple[tf.Tensor, BatchSums, list[tf.Tensor]]:
             micro_batch = {name: values[:, number] for name, values in micro.items()}
             micro_sums, micro_gradients = self._micro_gradients(micro_batch, step)
-            sums = Sums(*(a + b for a, b in zip(sums, micro_sums, strict=True)))
+            sums = BatchSums(*(a + b for a, b in zip(sums, micro_sums, strict=True)))
             return number + 1, sums, [a + b for a, b in zip(gradients, micro_gradients, strict=True)]
 
         _, sums, gradients = tf.while_loop(
@@ -122,7 +122,7 @@ class Task:
             add,
             (
                 tf.constant(0),
-                Sums(*(tf.zeros([]) for _ in Sums._fields)),
+                BatchSums(*(tf.zeros([]) for _ in BatchSums._fields)),
                 [tf.zeros(variable.shape) for variable in self.network.trainable_variables],
             ),
             maximum_iterations=self._accumulation,
@@ -130,7 +130,7 @@ class Task:
         )
         return sums, gradients
 
-    def _micro_gradients(self, batch: Batch, step: tf.Tensor) -> tuple[Sums, list[tf.Tensor]]:
+    def _micro_gradients(self, batch: Batch, step: tf.Tensor) -> tuple[BatchSums, list[tf.Tensor]]:
         context = self.objective.model.context
         call = CallValues(dropout_key=step_key(self._seed, _DROPOUT, step), row=batch["row"])
         with context.using(call), tf.GradientTape() as tape:
@@ -157,7 +157,7 @@ class Task:
         """
         sums, gradients = self._gradients(batch, self.optimizer.iterations)
         sums, gradients = all_reduce([sums, gradients])
-        sums = Sums(*sums)
+        sums = BatchSums(*sums)
         divisor = tf.maximum(sums.targets, 1.0)  # for batches without targets
         gradients = [gradient / divisor for gradient in gradients]
         norm = tf.linalg.global_norm(gradients)
@@ -208,7 +208,7 @@ class Task:
         """Returns this process's first step whose loss or gradient was not finite, if any."""
         return NonFinite.of(*(variable.numpy() for variable in self.non_finite_record))
 
-    def evaluation_sums(self, batch: Batch) -> Sums:
+    def evaluation_sums(self, batch: Batch) -> BatchSums:
         """Returns a replica's sums over an evaluation batch. Every evaluation masks a row in the same way."""
         key = step_key(self._seed, _EVALUATION_MASKS, tf.constant(0))
         return self.objective.sums(batch, key=key, training=False)

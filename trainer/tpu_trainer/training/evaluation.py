@@ -18,7 +18,7 @@ from tpu_trainer.config import TrainConfig
 from tpu_trainer.data.batches import EvaluationRows
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.devices.executor import StepExecutor, check_batch_size
-from tpu_trainer.network.objectives import Sums
+from tpu_trainer.network.objectives import BatchSums
 from tpu_trainer.runs.loss_picture import LossPicture
 from tpu_trainer.runs.metrics import MetricsLog
 from tpu_trainer.training.progress import Stopwatch, passes
@@ -86,7 +86,7 @@ class Evaluator:
     def run(self, *, stop: Callable[[], bool] = lambda: False) -> Evaluation | None:
         """Evaluates the current weights; returns None if `stop`, called before each batch, returned True."""
         # A float32 sum over millions of targets would depend on the batch size.
-        total = np.zeros(len(Sums._fields), np.float64)
+        total = np.zeros(len(BatchSums._fields), np.float64)
         batches = tqdm(
             itertools.islice(self._batches, self._rows.steps),
             desc="evaluate",
@@ -105,7 +105,7 @@ class Evaluator:
                 if stop():
                     return None
                 total += np.array(self._executor.evaluate(batch), np.float64)
-        sums = Sums(*total)
+        sums = BatchSums(*total)
         targets = max(float(sums.targets), 1.0)
         loss = float(sums.loss) / targets
         return Evaluation(

@@ -32,7 +32,7 @@ from tpu_trainer.devices.pjrt.sharding import (
 from tpu_trainer.devices.pjrt.stablehlo import Program
 from tpu_trainer.devices.pjrt.variable_names import VariableNames
 from tpu_trainer.network.initial_values import InitialValues
-from tpu_trainer.network.objectives import Sums
+from tpu_trainer.network.objectives import BatchSums
 from tpu_trainer.network.patches.fused_projection import grouped, ungrouped
 from tpu_trainer.runs.checkpoint import State
 from tpu_trainer.step.results import NonFinite, RunningSums
@@ -167,9 +167,9 @@ class PjrtExecutor(StepExecutor):
             self._requests[1] = 0
         return StepOutput(waited, *requests)
 
-    def evaluate(self, batch: NumpyBatch) -> Sums:
+    def evaluate(self, batch: NumpyBatch) -> BatchSums:
         program = self._compiled("evaluate", self._task.evaluation_sums, batch)
-        return Sums(*(float(value) for value in self._run(program, batch)))
+        return BatchSums(*(float(value) for value in self._run(program, batch)))
 
     @contextmanager
     def evaluated_weights(self) -> Iterator[None]:

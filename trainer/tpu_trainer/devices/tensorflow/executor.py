@@ -14,7 +14,7 @@ import tensorflow as tf
 from tpu_trainer.data.batches import DatasetFunction
 from tpu_trainer.devices.executor import StepExecutor, StepOutput
 from tpu_trainer.devices.tensorflow.strategy import is_tpu
-from tpu_trainer.network.objectives import Batch, Sums
+from tpu_trainer.network.objectives import Batch, BatchSums
 from tpu_trainer.runs.checkpoint import State, named_variables
 from tpu_trainer.step.results import NonFinite, RunningSums
 from tpu_trainer.step.task import Task
@@ -96,8 +96,8 @@ class TensorFlowExecutor(StepExecutor):
         now.set_shape([])
         return now
 
-    def evaluate(self, batch: Any) -> Sums:
-        return Sums(*(float(value) for value in self.evaluation_function(batch)))
+    def evaluate(self, batch: Any) -> BatchSums:
+        return BatchSums(*(float(value) for value in self.evaluation_function(batch)))
 
     def _evaluation_sums(self, batch: Any) -> list[tf.Tensor]:
         def one_replica(batch: Batch) -> list[tf.Tensor]:
