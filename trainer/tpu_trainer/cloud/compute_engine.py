@@ -12,7 +12,7 @@ from google.cloud import compute_v1
 
 from tpu_trainer.cloud.compute_requests import bodies, description, owner
 from tpu_trainer.cloud.config import LaunchConfig
-from tpu_trainer.cloud.google import Google, RefusedError, UnansweredError, get, send
+from tpu_trainer.cloud.google import Google, RefusedError, UnansweredError, create, get
 from tpu_trainer.cloud.hosts import ATTEMPT, HostReports
 from tpu_trainer.cloud.objects import Objects
 from tpu_trainer.cloud.service import OPTIONS, Resource, Service, State, conflict_of
@@ -147,11 +147,8 @@ class ComputeEngine(Service):
             f"{kind.noun}_resource": kind.message.from_json(json.dumps(body)),
             "request_id": self._request_ids.setdefault(part, str(uuid.uuid4())),
         }
-        try:
-            operation = send(self._clients[part].insert_unary, request=request)
-        except RefusedError as error:
-            if error.code != 409:
-                raise
+        operation = create(self._clients[part].insert_unary, request=request)
+        if operation is None:
             return False
         self._operation = _Operation(part, operation.name, creates=True)
         return True

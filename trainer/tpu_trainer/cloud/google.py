@@ -87,10 +87,19 @@ def send(method: Callable[..., Any], **arguments: Any) -> Any:
 
 def get(method: Callable[..., Any], **arguments: Any) -> Any:
     """Like `send`, but returns None if what is requested does not exist."""
+    return _send_unless(404, method, arguments)
+
+
+def create(method: Callable[..., Any], **arguments: Any) -> Any:
+    """Like `send`, but returns None if what is to be created exists already."""
+    return _send_unless(409, method, arguments)
+
+
+def _send_unless(code: int, method: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     try:
         return send(method, **arguments)
     except RefusedError as error:
-        if error.code != 404:
+        if error.code != code:
             raise
         return None
 

@@ -8,7 +8,7 @@ import uuid
 from google.cloud import tpu_v2
 
 from tpu_trainer.cloud.config import LaunchConfig
-from tpu_trainer.cloud.google import Google, RefusedError, as_json, get, send
+from tpu_trainer.cloud.google import Google, RefusedError, as_json, create, get
 from tpu_trainer.cloud.hosts import ATTEMPT, HostReports, host_metadata
 from tpu_trainer.cloud.objects import Objects
 from tpu_trainer.cloud.service import OPTIONS, Resource, Service, State, conflict_of
@@ -70,13 +70,7 @@ class TpuVms(Service):
             queued_resource=queued_resource(self._config, self._attempt),
             request_id=str(uuid.uuid5(uuid.NAMESPACE_OID, self._attempt)),
         )
-        try:
-            send(self._client.create_queued_resource, request=request)
-        except RefusedError as error:
-            if error.code != 409:
-                raise
-            return False
-        return True
+        return create(self._client.create_queued_resource, request=request) is not None
 
     def state(self) -> State:
         state = self._found.state.state
