@@ -89,7 +89,11 @@ def commit(
 
 
 def _describe_split(
-    job: Job, run: Mapping[str, Any], layout: ShardLayout, statistics: SplitStatistics, shards: Sequence[ShardInfo]
+    job: Job,
+    run: Mapping[str, Any],
+    layout: ShardLayout,
+    statistics: SplitStatistics,
+    shards: Sequence[ShardInfo],
 ) -> dict[str, Any]:
     """Returns the entries of a split's manifest for the run, the split's layout, its counts and its shards."""
     return {
