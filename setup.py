@@ -12,8 +12,12 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.10,<3.13",
-    packages=find_packages(include=["beam_pipeline", "beam_pipeline.*"]),
-    package_data={"beam_pipeline.report_page": ["page.css", "page.html.jinja"]},
+    packages=find_packages(include=["beam_pipeline", "beam_pipeline.*", "tokenmill"]),
+    package_data={
+        "beam_pipeline": ["py.typed"],
+        "beam_pipeline.report_page": ["page.css", "page.html.jinja"],
+        "tokenmill": ["py.typed"],
+    },
     # Without a C compiler, it is left out, with a warning: protobuf and NumPy then do its work.
     ext_modules=[
         Extension(

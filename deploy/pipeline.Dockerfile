@@ -32,6 +32,7 @@ FROM packages AS wheel
 RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev
 COPY setup.py pyproject.toml README.md /source/
 COPY beam_pipeline /source/beam_pipeline
+COPY tokenmill /source/tokenmill
 COPY reader /source/reader
 RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheel /source /source/reader
 

@@ -33,9 +33,10 @@ from beam_pipeline.tokenization.load_check import check_copy
 from beam_pipeline.tokenization.template import Template
 from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
 from beam_pipeline.verbs.analysis import analyze
-from beam_pipeline.verbs.estimate import estimate, likely_records, needed_memory
+from beam_pipeline.verbs.estimate import Estimate, estimate, likely_records, needed_memory
 from beam_pipeline.verbs.estimate_lines import describe_estimate
 from beam_pipeline.verbs.report import write_report
+from beam_pipeline.verbs.results import PreparedDataset, read_summary
 from beam_pipeline.verbs.summary import print_summary
 from tokenmill_reader.console.elapsed import elapsed
 from tokenmill_reader.format.inputs import describe_inputs, encode_inputs
@@ -52,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _CheckedRun:
+class CheckedRun:
     """The inputs and options of a run, read and checked before anything is written."""
 
     config: PrepareConfig
@@ -104,14 +105,38 @@ def main(argv: Sequence[str]) -> None:
         UsageError: If options, tokenizer, input and output contradict each other. Nothing is written then.
         DataError: If the input is invalid or cannot be read.
     """
-    began = time.monotonic()
     config, beam_args = parse(PrepareConfig, argv)
+    if config.estimate:
+        estimated, checked = estimate_run(config, beam_args)
+        vocab_size = checked.tokenizer.vocab_size
+        for line in describe_estimate(estimated, config, checked.planned, vocab_size):
+            print(line)
+        return
+    prepared = prepare(config, beam_args)
+    if not prepared.finished:
+        print(f"{config.output} will be complete when the job is done")
+        return
+    if prepared.seconds is None:
+        print(f"{config.output} already contains this dataset, finished: nothing to do")
+    for line in prepared.analysis:
+        print(line)
+    print_summary(config, prepared.output, prepared.seconds)
+
+
+def prepare(config: PrepareConfig, beam_args: Sequence[str]) -> PreparedDataset:
+    """Makes a dataset. Prints nothing; progress is on stderr.
+
+    Args:
+        config: The options, complete.
+        beam_args: Beam's options.
+
+    Raises:
+        UsageError, DataError: See `main`.
+    """
+    began = time.monotonic()
     launch = launching.begin("prepare", beam_args, config.output)
     output = launch.output
-    checked = _check(config, launch)
-    if config.estimate:
-        _show_estimate(launch, checked)
-        return
+    checked = check_run(config, launch)
     fingerprint = checked.fingerprint()
     output_place.refuse_overlap(
         output, config.split_names, (file.path for file in checked.planned.files), config.tokenizer
@@ -121,19 +146,17 @@ def main(argv: Sequence[str]) -> None:
         if held is not None:
             is_done = _make(launch, held, checked)
     if not is_done:
-        print(f"{config.output} will be complete when the job is done")
-        return
-    seconds = time.monotonic() - began
-    if held is None:
-        print(f"{config.output} already contains this dataset, finished: nothing to do")
+        return PreparedDataset(output=output, finished=False)
+    seconds = None if held is None else time.monotonic() - began
+    analysis: tuple[str, ...] = ()
     if any(_missing_views(config, output)):
         with launch.hold(filesystem.join(output, STAGING), fingerprint):
-            _add_views(config, output)
-    print_summary(config, output, None if held is None else seconds)
+            analysis = _add_views(config, output)
+    return read_summary(output, config.split_names, seconds, analysis=analysis)
 
 
-def _check(config: PrepareConfig, launch: Launch) -> _CheckedRun:
-    """Reads the tokenizer and plans the input.
+def check_run(config: PrepareConfig, launch: Launch, planned: InputPlan | None = None) -> CheckedRun:
+    """Reads the tokenizer and plans the input, unless it is `planned` already.
 
     Raises:
         UsageError: If they contradict the options, the format of the output needs a package that is not installed, or
@@ -169,7 +192,7 @@ def _check(config: PrepareConfig, launch: Launch) -> _CheckedRun:
     pad_id = _pad_id(config, tokenizer)
     for note in tokenizer.notes:
         _log.info(note)
-    planned = launch.plan(config.input)
+    planned = launch.plan(config.input) if planned is None else planned
     format_for(config, tokenizer.vocab_size).check_records(likely_records(config, planned.bytes))
     if _joins_silently(config, template):
         eos_hint = (
@@ -183,26 +206,30 @@ def _check(config: PrepareConfig, launch: Launch) -> _CheckedRun:
         )
     if beam_options.runs_here(launch.options) and not (config.skip_memory_check or config.estimate):
         _check_memory(config, planned, tokenizer)
-    return _CheckedRun(config=config, tokenizer=tokenizer, template=template, pad_id=pad_id, planned=planned)
+    return CheckedRun(config=config, tokenizer=tokenizer, template=template, pad_id=pad_id, planned=planned)
 
 
-def _show_estimate(launch: Launch, checked: _CheckedRun) -> None:
-    """Prints an estimate of the run's output and cost, from a sample of the input."""
-    config, planned, tokenizer = checked.config, checked.planned, checked.tokenizer
+def estimate_run(config: PrepareConfig, beam_args: Sequence[str]) -> tuple[Estimate, CheckedRun]:
+    """Estimates the output and cost of a run from a sample of its input, and writes nothing.
+
+    Raises:
+        UsageError, DataError: See `main`.
+    """
+    launch = launching.begin("prepare", beam_args, config.output)
+    checked = check_run(config, launch)
     with elapsed("preparing a sample"):
         estimated = estimate(
             config,
-            planned,
-            tokenizer,
+            checked.planned,
+            checked.tokenizer,
             template=checked.template,
             pad_id=checked.pad_id,
             threads=beam_options.process_threads(launch.options),
         )
-    for line in describe_estimate(estimated, config, planned, tokenizer.vocab_size):
-        print(line)
+    return estimated, checked
 
 
-def _make(launch: Launch, held: Lock, checked: _CheckedRun) -> bool:
+def _make(launch: Launch, held: Lock, checked: CheckedRun) -> bool:
     """Runs the pipeline. Returns False if its job was only submitted, True if the dataset is finished."""
     config, tokenizer, planned = checked.config, checked.tokenizer, checked.planned
     written = "documents" if config.packing == "none" else "rows"
@@ -240,14 +267,12 @@ def _missing_views(config: PrepareConfig, output: str) -> tuple[bool, bool]:
     return not report, config.analyze and not all(map(filesystem.exists, models))
 
 
-def _add_views(config: PrepareConfig, output: str) -> None:
-    """Adds the views that a finished dataset lacks. Needs the lock."""
+def _add_views(config: PrepareConfig, output: str) -> tuple[str, ...]:
+    """Adds the views that a finished dataset lacks. Needs the lock. Returns lines about the analysis."""
     lacks_report, lacks_analysis = _missing_views(config, output)
     if lacks_report:
         write_report(output)
-    if lacks_analysis:
-        for line in analyze(output):
-            print(line)
+    return tuple(analyze(output)) if lacks_analysis else ()
 
 
 def _pad_id(config: PrepareConfig, tokenizer: TokenizerDescription) -> int:
@@ -306,7 +331,7 @@ def _check_memory(config: PrepareConfig, planned: InputPlan, tokenizer: Tokenize
     )
 
 
-def _stage(job: Job, checked: _CheckedRun) -> None:
+def _stage(job: Job, checked: CheckedRun) -> None:
     """Writes the files that workers read: the tokenizer, the plan and the run's description."""
     files = checked.tokenizer.files
     job.write_recorded("tokenizer", {f"{TOKENIZER}/{name}": data for name, data in files.items()})

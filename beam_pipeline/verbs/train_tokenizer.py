@@ -28,6 +28,7 @@ from beam_pipeline.tokenization import hub, tokenizer_folder
 from beam_pipeline.tokenization.library_errors import EncodingError, library_errors
 from beam_pipeline.verbs import corpus_sample
 from beam_pipeline.verbs.corpus_sample import Sample, SampleJob
+from beam_pipeline.verbs.results import TrainedTokenizer
 from tokenmill_reader.console.elapsed import elapsed
 
 _STAGES = [("sample", "MB", 1e6)]
@@ -45,8 +46,32 @@ def main(argv: Sequence[str]) -> None:
         UsageError: If options, input and output contradict each other. This is found before long work starts.
         DataError: If the corpus cannot be read, or has too little text for such a tokenizer.
     """
-    began = time.monotonic()
     config, beam_args = parse(TrainTokenizerConfig, argv)
+    trained = train_tokenizer(config, beam_args)
+    if trained.vocab_size is None:
+        print(f"{config.output} already contains this tokenizer: nothing to do")
+    else:
+        sizes = f"{megabytes(trained.sample_bytes)} of {megabytes(trained.input_bytes)}"
+        print(
+            f"{config.model} tokenizer of {trained.vocab_size:,} tokens from "
+            f"{counted(trained.sample_documents, 'document')} ({sizes}), {trained.bytes_per_token:.2f} bytes per "
+            f"token, in {trained.seconds:.1f} s: {trained.output}"
+        )
+    if trained.url:
+        print(f"pushed to the hub: {trained.url}")
+
+
+def train_tokenizer(config: TrainTokenizerConfig, beam_args: Sequence[str]) -> TrainedTokenizer:
+    """Trains a tokenizer. Prints nothing; progress is on stderr.
+
+    Args:
+        config: The options, complete.
+        beam_args: Beam's options.
+
+    Raises:
+        UsageError, DataError: See `main`.
+    """
+    began = time.monotonic()
     launch = launching.begin("train-tokenizer", beam_args, config.output)
     if config.push_to_hub:
         hub.check_repo(config.push_to_hub)
@@ -59,18 +84,18 @@ def main(argv: Sequence[str]) -> None:
         is_kept = tokenizer_folder.claim(
             output, fingerprint, overwrite=config.overwrite, resume=config.resume
         )
-        summary = "" if is_kept else _make(launch, held, config, planned, provenance)
-    if is_kept:
-        print(f"{config.output} already contains this tokenizer: nothing to do")
-    else:
-        print(f"{summary}, in {time.monotonic() - began:.1f} s: {output}")
-    _push(config, output)
+        figures = {} if is_kept else _make(launch, held, config, planned, provenance)
+    seconds = None if is_kept else round(time.monotonic() - began, 3)
+    url = None
+    if config.push_to_hub:
+        url = hub.push(tokenizer_folder.read(output), config.push_to_hub, place=output)
+    return TrainedTokenizer(output=output, seconds=seconds, url=url, **figures)
 
 
 def _make(
     launch: Launch, held: Lock, config: TrainTokenizerConfig, planned: InputPlan, provenance: dict
-) -> str:
-    """Samples the corpus, trains the tokenizer and writes it. Returns the summary for the user."""
+) -> dict[str, float]:
+    """Samples the corpus, trains the tokenizer and writes it. Returns the figures of the summary."""
     output, fingerprint = launch.output, held.holder.fingerprint
     staging = tokenizer_folder.staging(output, fingerprint)
     try:
@@ -110,11 +135,13 @@ def _make(
         tokenizer_folder.commit(output, fingerprint, record, files)
     finally:
         _clear(held, output, fingerprint)
-    return (
-        f"{config.model} tokenizer of {trained.tokenizer.get_vocab_size():,} tokens from "
-        f"{counted(sample.documents, 'document')} ({megabytes(sample.bytes)} of {megabytes(planned.bytes)}), "
-        f"{bytes_per_token:.2f} bytes per token"
-    )
+    return {
+        "vocab_size": trained.tokenizer.get_vocab_size(),
+        "sample_documents": sample.documents,
+        "sample_bytes": sample.bytes,
+        "input_bytes": planned.bytes,
+        "bytes_per_token": round(bytes_per_token, 4),
+    }
 
 
 def _clear(held: Lock, output: str, fingerprint: str) -> None:
@@ -124,12 +151,6 @@ def _clear(held: Lock, output: str, fingerprint: str) -> None:
     with contextlib.suppress(LockLost):
         held.check()
         tokenizer_folder.clear(output, fingerprint)
-
-
-def _push(config: TrainTokenizerConfig, output: str) -> None:
-    if config.push_to_hub:
-        url = hub.push(tokenizer_folder.read(output), config.push_to_hub, place=output)
-        print(f"pushed to the hub: {url}")
 
 
 def _train(config: TrainTokenizerConfig, sample: Sample):

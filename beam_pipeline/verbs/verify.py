@@ -21,6 +21,7 @@ from beam_pipeline.support.amounts import counted
 from beam_pipeline.support.console import print_above
 from beam_pipeline.support.errors import DataError, WorkerDied
 from beam_pipeline.support.progress import ProgressDisplay, Reporter
+from beam_pipeline.verbs.results import CheckedFolder, Verification
 from tokenmill_reader.console.elapsed import MOMENT
 from tokenmill_reader.format.names import MANIFEST, SPLIT_NAME
 
@@ -39,7 +40,36 @@ def main(argv: Sequence[str]) -> None:
         DataError: If the dataset has defects. The message has their number.
     """
     config, beam_args = parse(VerifyConfig, argv)
-    dataset = filesystem.absolute(config.dataset)
+
+    def show(checked: CheckedFolder, *, is_counted: bool) -> None:
+        for note in checked.notes:
+            print_above(f"NOTE {note}")
+        for defect in checked.defects:
+            print_above(f"DEFECT {defect}")
+        if is_counted:
+            state = counted(len(checked.defects), "defect") if checked.defects else "whole"
+            print_above(f"{checked.folder}: {state}")
+
+    verification = verify(config.dataset, beam_args, show=show)
+    if not verification:
+        raise DataError(f"{verification.dataset} has {counted(len(verification.defects), 'defect')}")
+
+
+def verify(
+    dataset: str, beam_args: Sequence[str] = (), *, show: Callable[..., None] = lambda *_, **__: None
+) -> Verification:
+    """Checks a dataset, or one of its splits.
+
+    Args:
+        dataset: The folder.
+        beam_args: Beam's options. If there are any, a Beam pipeline reads the shards.
+        show: Called with each folder's findings once they are known. `is_counted` is False for a dataset's folder
+            without defects if its splits have some.
+
+    Raises:
+        UsageError: If Beam's options are wrong.
+    """
+    dataset = filesystem.absolute(dataset)
     read_findings = _read_with_progress
     if beam_args:
         # Imported late: Beam takes seconds, and checks on this machine do not need it.
@@ -49,18 +79,13 @@ def main(argv: Sequence[str]) -> None:
         options = beam_options.parse(beam_args, flags_of(VerifyConfig))
         filesystem.configure(options)
         read_findings = partial(at_scale.read_shards, dataset=dataset, options=options)
-    defects = 0
-    for folder, folder_defects, notes in _check_all(dataset, read_findings):
-        for note in notes:
-            print_above(f"NOTE {note}")
-        for defect in folder_defects:
-            print_above(f"DEFECT {defect}")
-        if folder == dataset and defects and not folder_defects:
-            continue  # its splits have the defects
-        defects += len(folder_defects)
-        print_above(f"{folder}: {counted(len(folder_defects), 'defect') if folder_defects else 'whole'}")
-    if defects:
-        raise DataError(f"{dataset} has {counted(defects, 'defect')}")
+    folders: list[CheckedFolder] = []
+    for folder, defects, notes in _check_all(dataset, read_findings):
+        checked = CheckedFolder(folder=folder, defects=tuple(defects), notes=tuple(notes))
+        is_whole_above = folder == dataset and not defects and any(other.defects for other in folders)
+        show(checked, is_counted=not is_whole_above)
+        folders.append(checked)
+    return Verification(dataset=dataset, folders=tuple(folders))
 
 
 def check_dataset(dataset: str) -> Iterator[tuple[str, list[str]]]:

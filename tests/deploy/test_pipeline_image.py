@@ -42,7 +42,9 @@ def test_copied_files_exist_and_are_not_ignored():
         words.split()[:-1] for name, words in instructions() if name == "COPY" and "--from" not in words
     ]
     sources = [source for group in source_groups for source in group]
-    assert {"requirements.lock", "beam_pipeline", "reader", "setup.py", "README.md"} <= set(sources)
+    assert {"requirements.lock", "beam_pipeline", "tokenmill", "reader", "setup.py", "README.md"} <= set(
+        sources
+    )
     for source in sources:
         assert (ROOT / source).exists(), source
         assert not is_ignored(source), source
@@ -83,12 +85,15 @@ def test_the_templates_program_is_where_the_launcher_looks_and_runs():
     assert (run.returncode, run.stderr) == (2, "prepare: --resume perhaps: must be true or false\n")
 
 
-def test_all_files_of_the_package_are_installed(tmp_path: Path):
-    """The wheel contains every file of the package except bytecode and sources in C."""
+def test_all_files_of_the_packages_are_installed(tmp_path: Path):
+    """The wheel contains every file of the packages except bytecode and sources in C."""
     build = ["setup.py", "--quiet", "build", "--build-base", tmp_path, "--build-lib", tmp_path / "lib"]
     subprocess.run([sys.executable, *build], cwd=ROOT, check=True, capture_output=True)
     source_paths = {
-        str(path.relative_to(ROOT)) for path in (ROOT / "beam_pipeline").rglob("*") if path.is_file()
+        str(path.relative_to(ROOT))
+        for package in ("beam_pipeline", "tokenmill")
+        for path in (ROOT / package).rglob("*")
+        if path.is_file()
     }
     packaged = {
         str(path.relative_to(tmp_path / "lib")) for path in (tmp_path / "lib").rglob("*") if path.is_file()

@@ -108,7 +108,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Pa
 def outcome(argv: list[str]) -> tuple[str, tuple]:
     """Returns the fingerprint of a run, and everything that determines its shards: units' outputs and the layout."""
     config, _ = parse(PrepareConfig, argv)
-    checked = prepare._check(config, launching.begin("prepare", [], config.output))
+    checked = prepare.check_run(config, launching.begin("prepare", [], config.output))
     tokenizer, planned = checked.tokenizer, checked.planned
     encoder = DocumentTokenizer(
         tokenizer_json=tokenizer.json,

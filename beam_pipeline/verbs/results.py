@@ -1,0 +1,187 @@
+"""What verbs return: frozen values, which a command line prints and a notebook shows as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import escape
+
+from beam_pipeline.dataset import manifest
+from beam_pipeline.support import filesystem
+from tokenmill_reader.format.names import REPORT
+
+if TYPE_CHECKING:
+    from tokenmill_reader.dataset import Dataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitSummary:
+    """The figures of a split."""
+
+    documents: int
+    bytes: int
+    """Bytes of the documents' text, in UTF-8."""
+    tokens: int
+    rows: int
+    padding: int
+    """Positions of rows without a token."""
+    max_length: int | None
+    """Tokens per row; None if the records are documents."""
+    shards: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedDataset:
+    """A dataset that `prepare` has made, or has submitted a job for."""
+
+    output: str
+    """The dataset's folder, absolute."""
+    finished: bool
+    """False if a job on Dataflow will finish the dataset. The fields below are empty then."""
+    report: str | None = None
+    """The page with the dataset's figures."""
+    seconds: float | None = None
+    """Duration of the run; None if the dataset was already finished."""
+    splits: Mapping[str, SplitSummary] = field(default_factory=dict)
+    excluded: Mapping[str, int] = field(default_factory=dict)
+    """The number of records, and of those that did not become documents, by the reason."""
+    engines: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+    """The libraries that encoded the documents, as in the manifest."""
+    analysis: tuple[str, ...] = field(default=(), repr=False)
+    """Lines about the analysis, if the run has added it."""
+
+    def open(self, split: str = "train", **options: Any) -> Dataset:
+        """Opens a split for reading. Options are those of `tokenmill_reader.Dataset.open`."""
+        from tokenmill_reader.dataset import Dataset
+
+        return Dataset.open(filesystem.join(self.output, split), **options)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the summary as JSON values."""
+        if not self.finished:
+            return {"output": self.output, "finished": False}
+        return asdict(self) | {
+            "engines": list(self.engines),
+            "analysis": list(self.analysis),
+        }
+
+    def _repr_html_(self) -> str:
+        if not self.finished:
+            return f"<p>{escape(self.output)} will be complete when the job is done</p>"
+        rows = [[name, *asdict(split).values()] for name, split in self.splits.items()]
+        header = ["split", *SplitSummary.__dataclass_fields__]
+        return _table(self.output, header, rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedTokenizer:
+    """A tokenizer that `train_tokenizer` has trained. The figures are None if an earlier run had trained it."""
+
+    output: str
+    """The tokenizer's folder, absolute."""
+    seconds: float | None = None
+    url: str | None = None
+    """The commit on the hub, if it was pushed there."""
+    vocab_size: int | None = None
+    sample_documents: int | None = None
+    sample_bytes: int | None = None
+    input_bytes: int | None = None
+    bytes_per_token: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the summary as JSON values."""
+        values = asdict(self)
+        return values if self.vocab_size else {key: values[key] for key in ("output", "seconds", "url")}
+
+    def _repr_html_(self) -> str:
+        values = self.to_json()
+        del values["output"]
+        return _table(self.output, list(values), [values.values()])
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedFolder:
+    """The findings in the folder of a split, or of a dataset."""
+
+    folder: str
+    defects: tuple[str, ...]
+    """A sentence for each defect."""
+    notes: tuple[str, ...]
+    """Sentences about what is no defect."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """The result of `verify`. As a bool, whether the dataset is whole."""
+
+    dataset: str
+    """The folder, absolute."""
+    folders: tuple[CheckedFolder, ...]
+
+    @property
+    def defects(self) -> tuple[str, ...]:
+        """All defects, as a sentence each."""
+        return tuple(defect for folder in self.folders for defect in folder.defects)
+
+    def __bool__(self) -> bool:
+        return not self.defects
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the result as JSON values."""
+        return {
+            "dataset": self.dataset,
+            "defects": len(self.defects),
+            "folders": [asdict(folder) for folder in self.folders],
+        }
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [folder.folder, "whole" if not folder.defects else "\n".join(folder.defects)]
+            for folder in self.folders
+        ]
+        return _table(self.dataset, ["folder", "state"], rows)
+
+
+def read_summary(
+    output: str, splits: Iterable[str], seconds: float | None, *, analysis: tuple[str, ...] = ()
+) -> PreparedDataset:
+    """Returns the summary of a finished dataset.
+
+    Args:
+        output: The dataset's folder, absolute.
+        splits: The names of its splits; at least one.
+        seconds: The duration of the run; None if the dataset was already finished.
+        analysis: See `PreparedDataset`.
+
+    Raises:
+        DataError: If a manifest is missing or damaged.
+    """
+    summaries = {}
+    for name in splits:
+        content = manifest.read_manifest(filesystem.join(output, name))
+        summaries[name] = SplitSummary(
+            **content["totals"], max_length=content["max_length"], shards=len(content["shards"])
+        )
+    return PreparedDataset(
+        output=output,
+        finished=True,
+        report=filesystem.join(output, REPORT),
+        seconds=None if seconds is None else round(seconds, 3),
+        splits=summaries,
+        excluded=content["excluded"],
+        engines=tuple(content["engines"]),
+        analysis=analysis,
+    )
+
+
+def _table(caption: str, header: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    """Returns an HTML table. Everything in it is escaped."""
+
+    def cells(tag: str, values: Iterable[Any]) -> str:
+        shown = (f"{value:,}" if isinstance(value, int | float) else str(value) for value in values)
+        return "".join(f"<{tag}>{escape(value)}</{tag}>" for value in shown)
+
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    return f"<table><caption>{escape(caption)}</caption><tr>{cells('th', header)}</tr>{body}</table>"
