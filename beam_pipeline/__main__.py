@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 
 from beam_pipeline import __version__
-from beam_pipeline.options.option_fields import parser_of, program
+from beam_pipeline.options.command_line import parse, parser_of, program
 from beam_pipeline.options.verbs import VERBS
 from beam_pipeline.support.errors import DataError, Terminated, UsageError, WorkerDied
 from beam_pipeline.support.lean_beam import import_beam
@@ -110,9 +110,10 @@ def _run(verb: str, argv: Sequence[str]) -> int:
         if "-h" in argv or "--help" in argv:
             parser_of(VERBS[verb]).print_help()
         else:
-            if verb in _USE_BEAM and not any(word.startswith("--runner") for word in argv):
+            parsed = parse(VERBS[verb], argv)  # before the imports of the verb, which take seconds
+            if verb in _USE_BEAM and not any(word.startswith("--runner") for word in parsed.beam_args):
                 import_beam()
-            importlib.import_module(f"beam_pipeline.verbs.{_MODULES.get(verb, verb)}").main(argv)
+            importlib.import_module(f"beam_pipeline.verbs.{_MODULES.get(verb, verb)}").main(parsed)
     except UsageError as error:
         _log.error("%s: %s", verb, error)
         return 2

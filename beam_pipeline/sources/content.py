@@ -73,7 +73,7 @@ _BEGINS = {
 }
 
 
-class _Readable(Protocol):
+class Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
@@ -112,7 +112,7 @@ def open_text(file: BinaryIO, path: str, form: str, options: InputConfig) -> Bin
     return stream
 
 
-def _read(file: _Readable, size: int) -> bytes:
+def _read(file: Readable, size: int) -> bytes:
     """Returns the next `size` bytes, fewer only at the end of the file."""
     data = io.BytesIO()
     while data.tell() < size and (piece := file.read(size - data.tell())):

@@ -28,7 +28,7 @@ import numpy as np
 
 from beam_pipeline.dataset import lock
 from beam_pipeline.dataset.own_files import SAVED_MODEL_RECORD, own_saved_model
-from beam_pipeline.options.option_fields import parse
+from beam_pipeline.options.command_line import Parsed, parse
 from beam_pipeline.options.verbs import AnalyzeConfig
 from beam_pipeline.runners import beam_options
 from beam_pipeline.runners.run import run
@@ -43,7 +43,7 @@ _IDS_PER_INSTANCE = 4096
 _POINTS_PER_BIN = 16
 
 
-def main(argv: Sequence[str]) -> None:
+def main(argv: Sequence[str] | Parsed) -> None:
     """Runs the verb with these arguments.
 
     Raises:

@@ -11,7 +11,7 @@ from beam_pipeline.dataset import output_place
 from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.formats.choice import format_class, format_of
-from beam_pipeline.options.option_fields import parse
+from beam_pipeline.options.command_line import Parsed, parse
 from beam_pipeline.options.verbs import ConvertConfig
 from beam_pipeline.runners import beam_options, launching
 from beam_pipeline.runners.launching import Launch
@@ -33,7 +33,7 @@ from tokenmill_reader.format.manifest import output_format_of
 from tokenmill_reader.format.names import DOCUMENT_FORMATS, INPUTS, MANIFEST, REPORT, ROW_FORMATS, TOKENIZER
 
 
-def main(argv: Sequence[str]) -> None:
+def main(argv: Sequence[str] | Parsed) -> None:
     """Runs the verb with these arguments.
 
     Raises:

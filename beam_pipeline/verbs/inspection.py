@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from beam_pipeline.options.option_fields import parse
+from beam_pipeline.options.command_line import Parsed, parse
 from beam_pipeline.options.verbs import InspectConfig
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.amounts import counted
@@ -23,7 +23,7 @@ _CONTEXT = 60  # characters shown on each side of a match of `--grep`
 _AUTO_SECONDS = 10.0  # approximate limit of `--trace auto`
 
 
-def main(argv: Sequence[str]) -> None:
+def main(argv: Sequence[str] | Parsed) -> None:
     """Runs the verb with these arguments.
 
     Raises:

@@ -18,7 +18,7 @@ from beam_pipeline.engines.engine import HF_SPEED, check_engine
 from beam_pipeline.engines.unknown_text import describe_unknown
 from beam_pipeline.formats.choice import format_class, format_for
 from beam_pipeline.native import library as native
-from beam_pipeline.options.option_fields import parse
+from beam_pipeline.options.command_line import Parsed, parse
 from beam_pipeline.options.verbs import PrepareConfig
 from beam_pipeline.runners import beam_options, launching
 from beam_pipeline.runners.launching import Launch
@@ -97,7 +97,7 @@ class _Checked:
         return fingerprint_of(*(parts[key] for key in ("bytes_version", "config", "inputs", "tokenizer")))
 
 
-def main(argv: Sequence[str]) -> None:
+def main(argv: Sequence[str] | Parsed) -> None:
     """Runs the verb with these arguments.
 
     Raises:
@@ -169,7 +169,7 @@ def _check(config: PrepareConfig, launch: Launch) -> _Checked:
     pad_id = _pad_id(config, tokenizer)
     for note in tokenizer.notes:
         _log.info(note)
-    planned = launch.plan(config.input)
+    planned = launch.plan(config.input, skip_bad=config.on_bad_record == "skip")
     format_for(config, tokenizer.vocab_size).check_records(likely_records(config, planned.bytes))
     if _joins_silently(config, template):
         ends = (

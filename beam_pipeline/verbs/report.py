@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from beam_pipeline.dataset import lock
 from beam_pipeline.dataset.own_pages import is_own_page, signed_page
-from beam_pipeline.options.option_fields import parse
+from beam_pipeline.options.command_line import Parsed, parse
 from beam_pipeline.options.verbs import ReportConfig
 from beam_pipeline.report_page.page import render
 from beam_pipeline.support import filesystem
@@ -16,7 +16,7 @@ from tokenmill_reader.console.elapsed import elapsed
 from tokenmill_reader.format.names import REPORT
 
 
-def main(argv: Sequence[str]) -> None:
+def main(argv: Sequence[str] | Parsed) -> None:
     """Runs the verb with these arguments.
 
     Raises:

@@ -14,7 +14,7 @@ from beam_pipeline import __version__
 from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.dataset.output_place import refuse_overlap
 from beam_pipeline.engines.engine import make_engine
-from beam_pipeline.options.option_fields import parse
+from beam_pipeline.options.command_line import Parsed, parse
 from beam_pipeline.options.verbs import TrainTokenizerConfig
 from beam_pipeline.runners import launching
 from beam_pipeline.runners.launching import Launch
@@ -38,7 +38,7 @@ _MEASURED_BYTES = 2 << 20
 _log = logging.getLogger(__name__)
 
 
-def main(argv: Sequence[str]) -> None:
+def main(argv: Sequence[str] | Parsed) -> None:
     """Runs the verb with these arguments.
 
     Raises:
@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> None:
     if config.push_to_hub:
         hub.check_repo(config.push_to_hub)
     output = launch.output
-    planned = launch.plan(config.input)
+    planned = launch.plan(config.input, skip_bad=config.on_bad_record == "skip")
     made_from = _describe(config, planned)
     fingerprint = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
     refuse_overlap(output, (), (file.path for file in planned.files))

@@ -14,7 +14,7 @@ from beam_pipeline.checks.manifest import documents_read
 from beam_pipeline.checks.shards import ShardFindings, check_shards, shard_check_fields
 from beam_pipeline.checks.split import SplitFindings, conclude_split, examine_split
 from beam_pipeline.dataset import manifest as manifests
-from beam_pipeline.options.option_fields import flags_of, parse
+from beam_pipeline.options.command_line import Parsed, parse
 from beam_pipeline.options.verbs import VerifyConfig
 from beam_pipeline.support import filesystem, worker_process
 from beam_pipeline.support.amounts import counted
@@ -31,7 +31,7 @@ _BYTES_FOR_ALL_CORES = 2 << 30  # for fewer bytes, starting other processes take
 ShardReader = Callable[[Sequence[SplitFindings]], Iterator[tuple[str, ShardFindings]]]
 
 
-def main(argv: Sequence[str]) -> None:
+def main(argv: Sequence[str] | Parsed) -> None:
     """Runs the verb: prints a line for each split and each defect.
 
     Raises:
@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> None:
         from beam_pipeline.checks import at_scale
         from beam_pipeline.runners import beam_options
 
-        options = beam_options.parse(beam_args, flags_of(VerifyConfig))
+        options = beam_options.parse(beam_args)
         filesystem.configure(options)
         read = partial(at_scale.read_shards, dataset=dataset, options=options)
     defects = 0

@@ -14,7 +14,8 @@ import pytest
 
 from beam_pipeline import __main__, __version__
 from beam_pipeline.options import options_page
-from beam_pipeline.options.option_fields import TOPICS, options_of, parse
+from beam_pipeline.options.command_line import parse
+from beam_pipeline.options.option_fields import TOPICS, options_of
 from beam_pipeline.options.verbs import VERBS, PrepareConfig
 from beam_pipeline.support.errors import UsageError
 
@@ -66,7 +67,7 @@ def test_a_misspelt_option_is_named_with_the_option_that_was_meant(
             [*needed, "--max_lenght", "9"],
             "--max_lenght: .*; did you mean --max_length[?]; see --help",
         ),
-        ("verify", ["o", "--runer", "x"], "--runer: neither this verb nor Beam has it; see --help"),
+        ("verify", ["o", "--zzz", "x"], "--zzz: neither this verb nor Beam has it; see --help"),
     ):
         assert __main__.run(verb, argv) == 2
         assert re.search(f"unknown option {meant}", capsys.readouterr().err)
@@ -195,6 +196,7 @@ def test_an_empty_path_is_not_taken_for_the_current_folder(verb: str, argv: list
 
 def test_unknown_options_are_left_to_beam_and_not_abbreviated() -> None:
     needed = ["--input", "a", "--tokenizer", "t", "--output", "o"]
-    config, left = parse(PrepareConfig, [*needed, "--runner", "DirectRunner", "--max_len", "9"])
-    assert left == ["--runner", "DirectRunner", "--max_len", "9"]
-    assert config.max_length == 512
+    _, left = parse(PrepareConfig, [*needed, "--runner", "DirectRunner"])
+    assert left == ["--runner", "DirectRunner"]
+    with pytest.raises(UsageError, match=r"unknown option --max_len: .* did you mean --max_length"):
+        parse(PrepareConfig, [*needed, "--max_len", "9"])

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from jsonargparse import ActionConfigFile, DefaultHelpFormatter
 
 from tokenmill_reader.console.escaping import message
-from tokenmill_reader.console.spelling import suggestion
+from tokenmill_reader.console.spelling import suggestion, underscored
 from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.config import (
     CompileCheckConfig,
@@ -112,6 +112,6 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[str, Any]:
         _no_verb(arguments)
     verb = arguments[0]
     parser = _verb_parser(verb)
-    values = vars(parser.values(parser.parse_args(arguments[1:])))
+    values = vars(parser.values(parser.parse_args(underscored(arguments[1:]))))
     values.pop("config")
     return verb, VERBS[verb](**values)
