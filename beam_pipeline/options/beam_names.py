@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from beam_pipeline.support.errors import UsageError
@@ -15,12 +16,15 @@ if TYPE_CHECKING:
 _SECONDS_TO_ANSWER = 30
 
 
-def check_names(arguments: Sequence[str], flags: Sequence[str]) -> None:
+def check_names(
+    arguments: Sequence[str], flags: Sequence[str], places: Mapping[str, str] = MappingProxyType({})
+) -> None:
     """Checks the names of options in the rest of a command line. Imports Beam.
 
     Args:
         arguments: The rest.
         flags: The verb's own flags, one of which the user may have misspelt.
+        places: The file and line of options that are from a file, by their names without dashes.
 
     Raises:
         UsageError: If Beam does not know an option, nor does the job service of a runner.
@@ -43,8 +47,10 @@ def check_names(arguments: Sequence[str], flags: Sequence[str]) -> None:
     if unknown:
         beams = [f"--{name}" for name in PipelineOptions([]).get_all_options()]
         meant = suggestion(unknown[0], flags) or suggestion(unknown[0], beams)
+        place = places.get(unknown[0].removeprefix("--"))
         raise UsageError(
-            f"unknown option {', '.join(unknown)}: neither this verb nor Beam has it{meant}; see --help"
+            f"{f'{place}: ' if place else ''}unknown option {', '.join(unknown)}: neither this verb nor Beam has it"
+            f"{meant}; see --help"
         )
 
 

@@ -109,8 +109,8 @@ def test_what_does_not_fit_together(argv: list[str], reason: str) -> None:
     ("argv", "reason"),
     [
         ([], "missing: --input or --mix or --dataset_name"),
-        (["--input", "a", "--mix", "b*1"], "--mix: not allowed with argument --input"),
-        (["--mix", "b*1", "--dataset_name", "d"], "--dataset_name: not allowed with argument --mix"),
+        (["--input", "a", "--mix", "b*1"], "--mix: not allowed with --input"),
+        (["--mix", "b*1", "--dataset_name", "d"], "--dataset_name: not allowed with --mix"),
     ],
 )
 def test_one_input_is_needed(argv: list[str], reason: str) -> None:
