@@ -28,7 +28,7 @@ _MODULES = {"train-tokenizer": "train_tokenizer", "inspect": "inspection", "anal
 
 # The verbs whose result is what they print. The others write into a folder, and print only a summary.
 _SHOW = ("verify", "inspect")
-_SHOWN = {"--estimate", "--print_config", "-h", "--help"}
+_SHOWN = {"--estimate", "--json", "--print_config", "-h", "--help"}
 
 _log = logging.getLogger("beam_pipeline")
 
@@ -114,6 +114,8 @@ def _run(verb: str, argv: Sequence[str]) -> int:
             streams.print_data(config_yaml(VERBS[verb], argv, ascii_only=not streams.is_utf8()))
         else:
             parsed = parse(VERBS[verb], argv)  # before the imports of the verb, which take seconds
+            if parsed.config.console.quiet:
+                log_to_stderr("beam_pipeline", quiet=True)
             if verb in _USE_BEAM and not any(word.startswith("--runner") for word in parsed.beam_args):
                 import_beam()
             importlib.import_module(f"beam_pipeline.verbs.{_MODULES.get(verb, verb)}").main(parsed)

@@ -39,7 +39,7 @@ _PATTERNS = {
 }
 _GCS_FOLDERS = {"output": "GCS_WRITE_FOLDER", "dataset_cache": "GCS_WRITE_FOLDER"}
 # A template's launcher neither runs the pipeline nor waits for it: it only describes the job to Dataflow.
-_OMITTED = ("estimate", "prices", "skip_memory_check", "wait")
+_OMITTED = ("estimate", "prices", "skip_memory_check", "wait", "json", "quiet")
 
 
 def metadata() -> dict:

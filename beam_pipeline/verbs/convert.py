@@ -25,8 +25,10 @@ from beam_pipeline.steps.convert import (
 )
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.amounts import counted
+from beam_pipeline.support.console import print_document
 from beam_pipeline.support.errors import DataError, UsageError
 from beam_pipeline.verbs.report import write_report
+from beam_pipeline.verbs.summary import print_submitted
 from beam_pipeline.views.reading import FinishedSplit, open_dataset
 from tokenmill_reader.format.inputs import inputs_entry
 from tokenmill_reader.format.manifest import output_format_of
@@ -51,13 +53,21 @@ def main(argv: Sequence[str] | Parsed) -> None:
         if held is not None:
             is_done = _make(launch, held, config, source, splits)
     if not is_done:
-        print(f"{config.output} will be complete when the job is done")
+        print_submitted(config.console, config.output)
         return
-    if held is None:
+    if held is None and not config.console.json:
         print(f"{config.output} already contains this dataset, finished: nothing to do")
     if not filesystem.exists(filesystem.join(launch.output, REPORT)):
         with launch.hold(filesystem.join(launch.output, STAGING), fingerprint):
             write_report(launch.output)
+    if config.console.json:
+        written = {
+            split.name: {"records": split.manifest["num_records"], "shards": len(split.manifest["shards"])}
+            for split in splits
+        }
+        results = {"output": launch.output, "finished": True, "output_format": config.output_format}
+        print_document(results | {"splits": written})
+        return
     for split in splits:
         shards = counted(len(split.manifest["shards"]), "shard")
         of_documents = split.manifest["max_length"] is None

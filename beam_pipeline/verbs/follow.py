@@ -11,6 +11,7 @@ from beam_pipeline.runners import beam_options
 from beam_pipeline.runners.dataflow.following import CancelRequest, JobFollower
 from beam_pipeline.runners.dataflow.launch import new_client
 from beam_pipeline.support import filesystem
+from beam_pipeline.support.console import print_document
 
 
 def main(argv: Sequence[str] | Parsed) -> None:
@@ -25,4 +26,7 @@ def main(argv: Sequence[str] | Parsed) -> None:
     request = CancelRequest()
     with request.watched() if config.cancel_on_signal else contextlib.nullcontext():
         JobFollower(new_client(options), config.job, cancel=request).follow()
-    print(f"the Dataflow job {config.job} is done")
+    if config.console.json:
+        print_document({"job": config.job, "state": "done"})
+    else:
+        print(f"the Dataflow job {config.job} is done")

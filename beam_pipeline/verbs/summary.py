@@ -6,12 +6,41 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from beam_pipeline.dataset import manifest
+from beam_pipeline.options.console_options import ConsoleConfig
 from beam_pipeline.options.verbs import PrepareConfig
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.amounts import counted, megabytes
+from beam_pipeline.support.console import print_document
+from tokenmill_reader.format.names import REPORT
 
 # Hugging Face's tokenizers takes about ten times as long as an engine. Above these shares, it takes much of the time.
 _MANY_DOCUMENTS, _MUCH_TEXT = 0.1, 0.01
+
+
+def print_submitted(console: ConsoleConfig, output: str) -> None:
+    """Prints that a job will finish the output. `output` is the folder as the user gave it."""
+    if console.json:
+        print_document({"output": filesystem.absolute(output), "finished": False})
+    else:
+        print(f"{output} will be complete when the job is done")
+
+
+def summary_document(config: PrepareConfig, output: str, seconds: float | None) -> dict[str, Any]:
+    """Returns the summary of a finished dataset as JSON values. The arguments are those of `print_summary`."""
+    splits = {}
+    for name in config.split_names:
+        split_manifest = manifest.read_manifest(filesystem.join(output, name))
+        shards = {"max_length": split_manifest["max_length"], "shards": len(split_manifest["shards"])}
+        splits[name] = split_manifest["totals"] | shards
+    return {
+        "output": output,
+        "finished": True,
+        "report": filesystem.join(output, REPORT),
+        "seconds": None if seconds is None else round(seconds, 3),
+        "splits": splits,
+        "excluded": split_manifest["excluded"],
+        "engines": split_manifest["engines"],
+    }
 
 
 def print_summary(config: PrepareConfig, output: str, seconds: float | None) -> None:

@@ -18,7 +18,7 @@ from beam_pipeline.options.command_line import Parsed, parse
 from beam_pipeline.options.verbs import VerifyConfig
 from beam_pipeline.support import filesystem, worker_process
 from beam_pipeline.support.amounts import counted
-from beam_pipeline.support.console import print_above
+from beam_pipeline.support.console import print_above, print_document
 from beam_pipeline.support.errors import DataError, WorkerDied
 from beam_pipeline.support.progress import ProgressDisplay, Reporter
 from tokenmill_reader.console.elapsed import MOMENT
@@ -50,15 +50,20 @@ def main(argv: Sequence[str] | Parsed) -> None:
         filesystem.configure(options)
         read = partial(at_scale.read_shards, dataset=dataset, options=options)
     defects = 0
+    checked = []
+    show = print_above if not config.console.json else lambda line: None
     for folder, folder_defects, notes in _check_all(dataset, read):
+        checked.append({"folder": folder, "defects": folder_defects, "notes": notes})
         for note in notes:
-            print_above(f"NOTE {note}")
+            show(f"NOTE {note}")
         for defect in folder_defects:
-            print_above(f"DEFECT {defect}")
+            show(f"DEFECT {defect}")
         if folder == dataset and defects and not folder_defects:
             continue  # its splits have the defects
         defects += len(folder_defects)
-        print_above(f"{folder}: {counted(len(folder_defects), 'defect') if folder_defects else 'whole'}")
+        show(f"{folder}: {counted(len(folder_defects), 'defect') if folder_defects else 'whole'}")
+    if config.console.json:
+        print_document({"dataset": dataset, "defects": defects, "folders": checked})
     if defects:
         raise DataError(f"{dataset} has {counted(defects, 'defect')}")
 

@@ -82,7 +82,7 @@ def test_a_model_is_trained_evaluated_and_exported_in_the_cpu_image(
     assert json.loads(done(trainer.run("evaluate", "--run", run, folder=shared)))["step"] == 6
     done(trainer.run("export", "--run", run, "--output", model, folder=shared))
     assert (model / "model.safetensors").stat().st_uid == 10001
-    answer = done(trainer.run("generate", "--model", model, "--text", "the", "--json", "true", folder=shared))
+    answer = done(trainer.run("generate", "--model", model, "--text", "the", "--json", folder=shared))
     assert json.loads(answer)
 
 

@@ -10,6 +10,7 @@ import sys
 from tokenmill_reader.console import streams
 from tokenmill_reader.console.escaping import message
 from tokenmill_reader.console.logs import log_to_stderr
+from tokenmill_reader.console.spelling import underscored
 from tpu_trainer import __version__
 from tpu_trainer.devices.tensorflow.tpu_host import uses_local_tpu
 from tpu_trainer.support import quiet
@@ -18,12 +19,13 @@ from tpu_trainer.verbs.command_line import VERBS, overview, parse, program
 
 # For all other verbs, what they write into a folder counts, and stdout has only a summary.
 _SHOW = ("generate", "fill-mask", "compile-check")
+_SHOWN = {"-h", "--help", "--json", "--print_config"}
 
 
 def main() -> int:
     """Runs the verb of the command line and returns the exit status."""
     makes = sys.argv[1:2] and sys.argv[1] in VERBS and sys.argv[1] not in _SHOW
-    streams.harden(shows=not makes or not {"-h", "--help", "--print_config"}.isdisjoint(sys.argv))
+    streams.harden(shows=not makes or not _SHOWN.isdisjoint(underscored(sys.argv)))
     try:
         status = _main()
         sys.stdout.flush()

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from jsonargparse import ActionConfigFile, DefaultHelpFormatter
 
 from tokenmill_reader.console.escaping import message
+from tokenmill_reader.console.logs import log_to_stderr
 from tokenmill_reader.console.spelling import suggestion, underscored
 from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.config import (
@@ -46,7 +47,8 @@ def program() -> str:
 def overview() -> str:
     """The verbs, one per line."""
     lines = "\n".join(f"  {verb:<14} {summary(config_class)}" for verb, config_class in VERBS.items())
-    return f"usage: {program()} VERB [options]\n\n{lines}\n\nVERB --help lists the options of a verb."
+    notes = "VERB --help lists the options of a verb. --quiet shows only results and errors."
+    return f"usage: {program()} VERB [options]\n\n{lines}\n\n{notes}"
 
 
 def summary(config_class: type) -> str:
@@ -110,8 +112,11 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[str, Any]:
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or arguments[0] not in VERBS:
         _no_verb(arguments)
-    verb = arguments[0]
+    verb, *options = underscored(arguments)
+    if "--quiet" in options:  # no option of the parser, or --print_config would print it
+        options.remove("--quiet")
+        log_to_stderr("tpu_trainer", quiet=True)
     parser = _verb_parser(verb)
-    values = vars(parser.values(parser.parse_args(underscored(arguments[1:]))))
+    values = vars(parser.values(parser.parse_args(options)))
     values.pop("config")
     return verb, VERBS[verb](**values)
