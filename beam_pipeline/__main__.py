@@ -19,6 +19,7 @@ from beam_pipeline.support.errors import DataError, Terminated, UsageError, Work
 from beam_pipeline.support.lean_beam import import_beam
 from beam_pipeline.support.processes import collect_garbage_rarely
 from tokenmill_reader.console import streams
+from tokenmill_reader.console.interrupts import prompt_interrupts
 from tokenmill_reader.console.logs import log_to_stderr
 from tokenmill_reader.console.spelling import suggestion, underscored
 
@@ -75,7 +76,7 @@ def run(verb: str, argv: Sequence[str]) -> int:
     """
     collect_garbage_rarely()
     log_to_stderr("beam_pipeline")
-    with _terminated_by_exception():
+    with prompt_interrupts(verb), _terminated_by_exception():
         return _run(verb, argv)
 
 

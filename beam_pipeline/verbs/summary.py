@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -84,6 +85,24 @@ def print_summary(config: PrepareConfig, output: str, seconds: float | None) -> 
         print(
             f"{megabytes(total_bytes)} of text in {seconds:.1f} s ({total_bytes / 1e6 / seconds:.1f} MB/s): {output}"
         )
+    if not config.console.quiet:
+        print("\n".join(["", *_next_steps(config, output, split_manifest)]))
+
+
+def _next_steps(config: PrepareConfig, output: str, split_manifest: Mapping[str, Any]) -> Iterator[str]:
+    """Yields lines about the report and the commands that use a dataset."""
+    folder, names = shlex.quote(output), config.split_names
+    yield f"report  {filesystem.join(output, REPORT)}"
+    yield f"check   tokenmill verify {folder}"
+    if split_manifest["max_length"] is None or config.output_format != "tfrecord":
+        return  # tokenmill-trainer does not read it
+    train = "train" if "train" in names else names[0]
+    options = [f"--data.train {shlex.quote(filesystem.join(output, train))}"]
+    if "validation" in names and train != "validation":
+        options.append(f"--data.validation {shlex.quote(filesystem.join(output, 'validation'))}")
+    if split_manifest["tokenizer"]["special_token_ids"].get("mask") is None:
+        options.append("--objective clm")
+    yield f"train   tokenmill-trainer fit {' '.join(options)} --output_dir run"
 
 
 def _describe_engine(engine: Mapping[str, Any], total_bytes: int) -> Iterator[str]:

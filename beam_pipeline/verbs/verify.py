@@ -186,7 +186,7 @@ def read_shards(
         ) from error
     finally:
         if pool:
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)  # after Ctrl-C, the processes end with this one
 
 
 def _process_pool() -> ProcessPoolExecutor:
@@ -194,7 +194,7 @@ def _process_pool() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(
         len(os.sched_getaffinity(0)),
         get_context("spawn"),  # a fork would be unsafe, since clients of file systems have threads
-        initializer=worker_process.exit_with_launcher,
+        initializer=worker_process.start,
         initargs=(os.getpid(),),
     )
 

@@ -9,6 +9,7 @@ import sys
 
 from tokenmill_reader.console import streams
 from tokenmill_reader.console.escaping import message
+from tokenmill_reader.console.interrupts import prompt_interrupts
 from tokenmill_reader.console.logs import log_to_stderr
 from tokenmill_reader.console.spelling import underscored
 from tpu_trainer import __version__
@@ -55,7 +56,8 @@ def _main() -> int:
             verb, config
         ):  # compile-check needs libtpu's compiler
             os.environ.setdefault("TPU_LOAD_LIBRARY", "0")
-        importlib.import_module(f"tpu_trainer.verbs.{verb.replace('-', '_')}").main(config)
+        with prompt_interrupts(program()):
+            importlib.import_module(f"tpu_trainer.verbs.{verb.replace('-', '_')}").main(config)
     except TrainerError as error:
         print(message(f"{program()}: error: {error}"), file=sys.stderr)
         return error.status
