@@ -49,6 +49,7 @@ setup(
         "requests>=2.32",
         # Version 0.2.3 needs protobuf 7 to read its models, which the packages above do not take.
         "sentencepiece>=0.2.1,<0.2.3",
+        "shtab>=1.7,<2",
         "tokenmill-reader>=0.1,<0.2",
         "tqdm>=4.66",
     ],

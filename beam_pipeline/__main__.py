@@ -28,7 +28,7 @@ _USE_BEAM = ("prepare", "train-tokenizer", "convert", "analyze")
 _MODULES = {"train-tokenizer": "train_tokenizer", "inspect": "inspection", "analyze": "analysis"}
 
 # The verbs whose result is what they print. The others write into a folder, and print only a summary.
-_SHOW = ("verify", "inspect")
+_SHOW = ("verify", "inspect", "completion")
 _SHOWN = {"--estimate", "--json", "--print_config", "-h", "--help"}
 
 _log = logging.getLogger("beam_pipeline")
@@ -115,7 +115,7 @@ def _run(verb: str, argv: Sequence[str]) -> int:
             streams.print_data(config_yaml(VERBS[verb], argv, ascii_only=not streams.is_utf8()))
         else:
             parsed = parse(VERBS[verb], argv)  # before the imports of the verb, which take seconds
-            if parsed.config.console.quiet:
+            if verb != "completion" and parsed.config.console.quiet:
                 log_to_stderr("beam_pipeline", quiet=True)
             if verb in _USE_BEAM and not any(word.startswith("--runner") for word in parsed.beam_args):
                 import_beam()

@@ -393,6 +393,22 @@ class ReportConfig(_FinishedDataset):
     verb: ClassVar[str] = "report"
 
 
+@dataclass(frozen=True, kw_only=True)
+class CompletionConfig(Options):
+    """Prints a script that completes the commands of tokenmill in a shell.
+
+    Examples:
+        tokenmill completion bash > ~/.local/share/bash-completion/completions/tokenmill
+        tokenmill completion zsh > ~/.zfunc/_tokenmill
+        tokenmill completion fish > ~/.config/fish/completions/tokenmill.fish
+    """
+
+    verb: ClassVar[str] = "completion"
+
+    shell: Literal["bash", "zsh", "fish"] = option(positional=True, metavar="SHELL")
+    """The shell: bash, zsh or fish."""
+
+
 VERBS: dict[str, type[Options]] = {
     config.verb: config
     for config in (
@@ -404,6 +420,7 @@ VERBS: dict[str, type[Options]] = {
         AnalyzeConfig,
         FollowConfig,
         ReportConfig,
+        CompletionConfig,
     )
 }
 

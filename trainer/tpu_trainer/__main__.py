@@ -6,6 +6,7 @@ import importlib
 import os
 import signal
 import sys
+from collections.abc import Sequence
 
 from tokenmill_reader.console import streams
 from tokenmill_reader.console.escaping import message
@@ -16,7 +17,7 @@ from tpu_trainer import __version__
 from tpu_trainer.devices.tensorflow.tpu_host import uses_local_tpu
 from tpu_trainer.support import quiet
 from tpu_trainer.support.errors import ExitStatus, TrainerError
-from tpu_trainer.verbs.command_line import VERBS, overview, parse, program
+from tpu_trainer.verbs.command_line import SHELLS, VERBS, completion_script, overview, parse, program
 
 # For all other verbs, what they write into a folder counts, and stdout has only a summary.
 _SHOW = ("generate", "fill-mask", "compile-check")
@@ -44,6 +45,8 @@ def _main() -> int:
     if not sys.argv[1:] or sys.argv[1] in ("-h", "--help"):
         print(overview(), file=sys.stdout if sys.argv[1:] else sys.stderr)
         return ExitStatus.DONE if sys.argv[1:] else ExitStatus.USAGE
+    if sys.argv[1] == "completion":
+        return _complete(sys.argv[2:])
     quiet.set_log_levels()
     log_to_stderr("tpu_trainer")
     # transformers finds TensorFlow by the name of its distribution and does not know tensorflow-tpu.
@@ -64,6 +67,14 @@ def _main() -> int:
     except KeyboardInterrupt:
         print(f"{program()}: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
+    return ExitStatus.DONE
+
+
+def _complete(arguments: Sequence[str]) -> int:
+    if len(arguments) != 1 or arguments[0] not in SHELLS:
+        print(f"usage: {program()} completion {{{','.join(SHELLS)}}}", file=sys.stderr)
+        return ExitStatus.USAGE
+    streams.print_data(completion_script(arguments[0]))
     return ExitStatus.DONE
 
 

@@ -182,9 +182,9 @@ def test_a_printed_file_reproduces_the_command_line(
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_prints_its_file(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    needed = {"prepare": ["--input", "ä*", "--tokenizer", "t"], "train-tokenizer": ["--input", "ä*"]}.get(
-        verb, ["data"]
-    )
+    corpus = ["--input", "ä*"]
+    first = {"prepare": [*corpus, "--tokenizer", "t"], "train-tokenizer": corpus, "completion": ["zsh"]}
+    needed = list(first.get(verb, ["data"]))
     needed += {"convert": ["--output_format", "parquet"], "follow": ["--project", "p", "--region", "r"]}.get(
         verb, []
     )

@@ -39,6 +39,10 @@ VERBS: dict[str, type] = {
 }
 
 
+SHELLS = ("bash", "zsh", "fish")
+"""The shells of `completion`, which is no verb with a configuration."""
+
+
 def program() -> str:
     """The name that the program was called by."""
     return "tokenmill-trainer" if Path(sys.argv[0]).name == "tokenmill-trainer" else "tpu_trainer"
@@ -46,7 +50,9 @@ def program() -> str:
 
 def overview() -> str:
     """The verbs, one per line."""
-    lines = "\n".join(f"  {verb:<14} {summary(config_class)}" for verb, config_class in VERBS.items())
+    summaries = {verb: summary(config_class) for verb, config_class in VERBS.items()}
+    summaries["completion"] = f"Prints a script that completes commands in a shell: {', '.join(SHELLS)}."
+    lines = "\n".join(f"  {verb:<14} {text}" for verb, text in summaries.items())
     notes = "VERB --help lists the options of a verb. --quiet shows only results and errors."
     return f"usage: {program()} VERB [options]\n\n{lines}\n\n{notes}"
 
@@ -94,9 +100,18 @@ def _verb_parser(verb: str) -> Parser:
 def _no_verb(arguments: Sequence[str]) -> NoReturn:
     print(overview(), file=sys.stderr)
     if arguments:
-        meant = suggestion(arguments[0], VERBS)
+        meant = suggestion(arguments[0], [*VERBS, "completion"])
         print(message(f"{program()}: error: {arguments[0]!r} is not a verb{meant}"), file=sys.stderr)
     raise SystemExit(ExitStatus.USAGE)
+
+
+def completion_script(shell: str) -> str:
+    """Returns a script that completes verbs, options and their values in a shell."""
+    parser = Parser(prog="tokenmill-trainer")
+    verbs = parser.add_subcommands()
+    for verb, config_class in VERBS.items():
+        verbs.add_subcommand(verb, _verb_parser(verb), help=summary(config_class))
+    return parser.get_completion_script(f"shtab-{shell}")
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[str, Any]:
