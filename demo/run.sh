@@ -60,7 +60,7 @@ step "Export it for transformers" \
 
 "$python" "$here/held_out.py" choose "$out/dataset/validation" > "$out/questions.jsonl"
 step "Continue texts that it was not trained on" \
-  tokenmill-trainer generate --model "$out/model" --json true --max_new_tokens 64 --temperature 0.7 --top_k 40 \
+  tokenmill-trainer generate --model "$out/model" --json --max_new_tokens 64 --temperature 0.7 --top_k 40 \
   < "$out/questions.jsonl" > "$out/answers.jsonl"
 "$python" "$here/held_out.py" show "$out/run/summary.json" "$out/answers.jsonl"
 

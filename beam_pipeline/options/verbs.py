@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from beam_pipeline.options.console_options import ConsoleConfig
 from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.options.option_fields import Options, option
 from beam_pipeline.options.option_values import (
@@ -68,6 +69,7 @@ class TrainTokenizerConfig(Options):
     """Replace the tokenizer in DIR."""
     resume: bool = option(False, affects_bytes=False)
     """Keep the tokenizer in DIR if it was made from the same input with the same options."""
+    console: ConsoleConfig = option(ConsoleConfig())
 
     def __post_init__(self) -> None:
         _refuse_overwrite_and_resume(self)
@@ -198,6 +200,7 @@ class PrepareConfig(Options):
     wait: bool = option(False, affects_bytes=False, default_text="return when the job is submitted")
     """Dataflow: follow the job to its end, show its messages and counters, and cancel it on Ctrl-C or SIGTERM. Other
     runners are always waited for."""
+    console: ConsoleConfig = option(ConsoleConfig())
 
     @classmethod
     def complete(cls, given: dict[str, Any]) -> None:
@@ -286,6 +289,7 @@ class ConvertConfig(Options):
     """Continue an earlier run with the same options: keep the shards that it finished in OUT."""
     wait: bool = option(False, topic="running", default_text="return when the job is submitted")
     """Dataflow: follow the job to its end."""
+    console: ConsoleConfig = option(ConsoleConfig())
 
     def __post_init__(self) -> None:
         _refuse_overwrite_and_resume(self)
@@ -301,6 +305,7 @@ class ConvertConfig(Options):
 class _FinishedDataset(Options):
     dataset: str = option(positional=True, metavar="OUT")
     """Folder of the dataset, or of one split."""
+    console: ConsoleConfig = option(ConsoleConfig())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -378,6 +383,7 @@ class FollowConfig(Options):
     """Region of the job, e.g. europe-west4."""
     cancel_on_signal: bool = option(False, default_text="leave it running")
     """Cancel the job on Ctrl-C or SIGTERM."""
+    console: ConsoleConfig = option(ConsoleConfig())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -385,6 +391,22 @@ class ReportConfig(_FinishedDataset):
     """Writes OUT/report.html, a page with a dataset's figures and some of its rows."""
 
     verb: ClassVar[str] = "report"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletionConfig(Options):
+    """Prints a script that completes the commands of tokenmill in a shell.
+
+    Examples:
+        tokenmill completion bash > ~/.local/share/bash-completion/completions/tokenmill
+        tokenmill completion zsh > ~/.zfunc/_tokenmill
+        tokenmill completion fish > ~/.config/fish/completions/tokenmill.fish
+    """
+
+    verb: ClassVar[str] = "completion"
+
+    shell: Literal["bash", "zsh", "fish"] = option(positional=True, metavar="SHELL")
+    """The shell: bash, zsh or fish."""
 
 
 VERBS: dict[str, type[Options]] = {
@@ -398,6 +420,7 @@ VERBS: dict[str, type[Options]] = {
         AnalyzeConfig,
         FollowConfig,
         ReportConfig,
+        CompletionConfig,
     )
 }
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from beam_pipeline.options.input_options import Document, InputConfig, MixItem
-from beam_pipeline.sources import parquet
+from beam_pipeline.sources import jsonl, parquet
 from beam_pipeline.sources.compression import codec_of
 from beam_pipeline.sources.content import HEAD, open_text
 from beam_pipeline.sources.cutting import FileRange, InputFile, ListedFile, byte_ranges, common_folder, cut
@@ -68,7 +68,7 @@ class InputPlan:
         return [{"path": file.path, "bytes": file.size} for file in self.files]
 
 
-def plan(config: InputConfig, *, local_files: bool = True) -> InputPlan:
+def plan(config: InputConfig, *, local_files: bool = True, skip_bad: bool = False) -> InputPlan:
     """Lists the files and cuts them into units of about `config.unit_bytes` of text.
 
     A large file is cut into byte ranges or runs of row groups; neighbouring small files share a unit. The order of the
@@ -77,6 +77,7 @@ def plan(config: InputConfig, *, local_files: bool = True) -> InputPlan:
     Args:
         config: What to read.
         local_files: Whether the workers can read this machine's files.
+        skip_bad: Whether records without a text are skipped. Then some files, but not all, may lack the key of texts.
 
     Raises:
         UsageError: If a pattern matches no file, the workers cannot read a file, or a file contradicts the options.
@@ -86,7 +87,7 @@ def plan(config: InputConfig, *, local_files: bool = True) -> InputPlan:
 
         listed = huggingface.list_dataset(config, local_files=local_files)
     else:
-        listed = _list_files(config, local_files)
+        listed = _list_files(config, local_files, skip_bad)
     with elapsed("cutting the input into work units"):
         root = common_folder(entry.file.path for entry in listed)
         units = tuple(cut(listed, root, config.unit_bytes))
@@ -136,7 +137,7 @@ def _large_units(units: Sequence[WorkUnit], unit_bytes: int) -> str | None:
     )
 
 
-def _list_files(config: InputConfig, local_files: bool) -> list[ListedFile]:
+def _list_files(config: InputConfig, local_files: bool, skip_bad: bool) -> list[ListedFile]:
     option = "--mix" if config.mix else "--input"
     items = config.mix or [MixItem(pattern, 1, 0.0) for pattern in config.input]
     with elapsed("listing the input"):
@@ -144,7 +145,7 @@ def _list_files(config: InputConfig, local_files: bool) -> list[ListedFile]:
         files = [InputFile(path, sizes[path], _format(path, config.input_format)) for path in sorted(sizes)]
     for file in tracked(files, len(files), label="check", unit="files"):
         _check_file(file, option, local_files, config.input_format)
-    _check_contents(files, config)
+    _check_contents(files, config, skip_bad)
     if config.document != "line" and not any(file.format == "text" for file in files):
         raise UsageError(
             f"--document {config.document}: applies to text files only, and the input has none "
@@ -199,7 +200,7 @@ def _check_file(file: InputFile, option: str, local_files: bool, input_format: s
             raise UsageError(f"{option}: {file.path} cannot be read: its permissions do not allow it")
 
 
-def _check_contents(files: Sequence[InputFile], config: InputConfig) -> None:
+def _check_contents(files: Sequence[InputFile], config: InputConfig, skip_bad: bool) -> None:
     """Checks the first bytes of text and jsonl files.
 
     If there are many files, checks the first one with each extension and a sample of the others. The rest are checked
@@ -211,16 +212,20 @@ def _check_contents(files: Sequence[InputFile], config: InputConfig) -> None:
         sample = text_files[:: -(-2 * len(text_files) // _MAX_CHECKED)]
         text_files = [*list(first_by_extension.values())[: _MAX_CHECKED // 2], *sample]
 
-    def check(file: InputFile) -> None:
+    def check(file: InputFile) -> str | None:
         try:
             with open_start(file.path, HEAD) as opened:
-                open_text(opened, file.path, file.format, config)
+                stream = open_text(opened, file.path, file.format, config)
+                return jsonl.missing_key_reason(stream, config) if file.format == "jsonl" else None
         except OSError as error:
             raise UsageError(f"{file.path}: cannot be read: {error}") from error
 
     with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-        for _ in tracked(pool.map(check, text_files), len(text_files), label="look into", unit="files"):
-            pass
+        reasons = list(tracked(pool.map(check, text_files), len(text_files), label="look into", unit="files"))
+    wrong = [(file.path, reason) for file, reason in zip(text_files, reasons, strict=True) if reason]
+    if wrong and not (skip_bad and len(wrong) < len(files)):
+        path, reason = wrong[0]
+        raise UsageError(f"{path}: {reason}")
 
 
 def _cut_files(files: Sequence[InputFile], config: InputConfig) -> list[list[FileRange]]:

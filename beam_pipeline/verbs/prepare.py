@@ -18,7 +18,7 @@ from beam_pipeline.engines.engine import HF_SPEED, check_engine
 from beam_pipeline.engines.unknown_text import describe_unknown
 from beam_pipeline.formats.choice import format_class, format_for
 from beam_pipeline.native import library as native
-from beam_pipeline.options.option_fields import parse
+from beam_pipeline.options.command_line import Parsed, parse
 from beam_pipeline.options.verbs import PrepareConfig
 from beam_pipeline.runners import beam_options, launching
 from beam_pipeline.runners.launching import Launch
@@ -27,16 +27,17 @@ from beam_pipeline.sources.units import write_plan
 from beam_pipeline.steps import graph
 from beam_pipeline.steps.job import Job
 from beam_pipeline.support import filesystem, memory
+from beam_pipeline.support.console import print_document
 from beam_pipeline.support.errors import UsageError
 from beam_pipeline.tokenization.description import TokenizerDescription, describe_tokenizer
 from beam_pipeline.tokenization.load_check import check_copy
 from beam_pipeline.tokenization.template import Template
 from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
-from beam_pipeline.verbs.analysis import analyze
+from beam_pipeline.verbs.analysis import Lengths, analyze, describe_lengths
 from beam_pipeline.verbs.estimate import estimate, likely_records, needed_memory
-from beam_pipeline.verbs.estimate_lines import describe_estimate
+from beam_pipeline.verbs.estimate_lines import describe_estimate, estimate_document
 from beam_pipeline.verbs.report import write_report
-from beam_pipeline.verbs.summary import print_summary
+from beam_pipeline.verbs.summary import print_submitted, print_summary, summary_document
 from tokenmill_reader.console.elapsed import elapsed
 from tokenmill_reader.format.inputs import describe_inputs, encode_inputs
 from tokenmill_reader.format.limits import MOST_IDS
@@ -97,7 +98,7 @@ class _CheckedRun:
         return fingerprint_of(*(parts[key] for key in ("bytes_version", "config", "inputs", "tokenizer")))
 
 
-def main(argv: Sequence[str]) -> None:
+def main(argv: Sequence[str] | Parsed) -> None:
     """Runs the verb with these arguments.
 
     Raises:
@@ -121,15 +122,21 @@ def main(argv: Sequence[str]) -> None:
         if held is not None:
             is_done = _make(launch, held, checked)
     if not is_done:
-        print(f"{config.output} will be complete when the job is done")
+        print_submitted(config.console, config.output)
         return
-    seconds = time.monotonic() - began
-    if held is None:
+    seconds = None if held is None else time.monotonic() - began
+    if held is None and not config.console.json:
         print(f"{config.output} already contains this dataset, finished: nothing to do")
+    analyzed = {}
     if any(_missing_views(config, output)):
         with launch.hold(filesystem.join(output, STAGING), fingerprint):
-            _add_views(config, output)
-    print_summary(config, output, None if held is None else seconds)
+            analyzed = _add_views(config, output)
+    if config.console.json:
+        print_document(
+            summary_document(config, output, seconds) | ({"analysis": analyzed} if analyzed else {})
+        )
+    else:
+        print_summary(config, output, seconds)
 
 
 def _check(config: PrepareConfig, launch: Launch) -> _CheckedRun:
@@ -169,7 +176,7 @@ def _check(config: PrepareConfig, launch: Launch) -> _CheckedRun:
     pad_id = _pad_id(config, tokenizer)
     for note in tokenizer.notes:
         _log.info(note)
-    planned = launch.plan(config.input)
+    planned = launch.plan(config.input, skip_bad=config.on_bad_record == "skip")
     format_for(config, tokenizer.vocab_size).check_records(likely_records(config, planned.bytes))
     if _joins_silently(config, template):
         eos_hint = (
@@ -198,6 +205,9 @@ def _show_estimate(launch: Launch, checked: _CheckedRun) -> None:
             pad_id=checked.pad_id,
             threads=beam_options.process_threads(launch.options),
         )
+    if config.console.json:
+        print_document(estimate_document(estimated, config, planned, tokenizer.vocab_size))
+        return
     for line in describe_estimate(estimated, config, planned, tokenizer.vocab_size):
         print(line)
 
@@ -240,14 +250,16 @@ def _missing_views(config: PrepareConfig, output: str) -> tuple[bool, bool]:
     return not report, config.analyze and not all(map(filesystem.exists, models))
 
 
-def _add_views(config: PrepareConfig, output: str) -> None:
-    """Adds the views that a finished dataset lacks. Needs the lock."""
+def _add_views(config: PrepareConfig, output: str) -> dict[str, Lengths]:
+    """Adds the views that a finished dataset lacks. Needs the lock. Returns what the analysis has determined."""
     lacks_report, lacks_analysis = _missing_views(config, output)
     if lacks_report:
         write_report(output)
-    if lacks_analysis:
-        for line in analyze(output):
-            print(line)
+    analyzed = dict(analyze(output)) if lacks_analysis else {}
+    for name, lengths in analyzed.items():
+        if not config.console.json:
+            print(describe_lengths(name, lengths))
+    return analyzed
 
 
 def _pad_id(config: PrepareConfig, tokenizer: TokenizerDescription) -> int:

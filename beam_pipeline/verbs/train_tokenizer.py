@@ -7,14 +7,15 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
+from typing import Any
 
 from beam_pipeline import __version__
 from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.dataset.output_place import refuse_overlap
 from beam_pipeline.engines.engine import make_engine
-from beam_pipeline.options.option_fields import parse
+from beam_pipeline.options.command_line import Parsed, parse
 from beam_pipeline.options.verbs import TrainTokenizerConfig
 from beam_pipeline.runners import launching
 from beam_pipeline.runners.launching import Launch
@@ -22,6 +23,7 @@ from beam_pipeline.sources.plan import InputPlan
 from beam_pipeline.sources.units import write_plan
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.amounts import counted, megabytes
+from beam_pipeline.support.console import print_document
 from beam_pipeline.support.errors import DataError, LockLost
 from beam_pipeline.support.progress import tracked
 from beam_pipeline.tokenization import hub, tokenizer_folder
@@ -38,7 +40,7 @@ _MEASURED_BYTES = 2 << 20
 _log = logging.getLogger(__name__)
 
 
-def main(argv: Sequence[str]) -> None:
+def main(argv: Sequence[str] | Parsed) -> None:
     """Runs the verb with these arguments.
 
     Raises:
@@ -51,7 +53,7 @@ def main(argv: Sequence[str]) -> None:
     if config.push_to_hub:
         hub.check_repo(config.push_to_hub)
     output = launch.output
-    planned = launch.plan(config.input)
+    planned = launch.plan(config.input, skip_bad=config.on_bad_record == "skip")
     provenance = _describe(config, planned)
     fingerprint = hashlib.sha256(json.dumps(provenance, sort_keys=True).encode()).hexdigest()
     refuse_overlap(output, (), (file.path for file in planned.files))
@@ -59,18 +61,27 @@ def main(argv: Sequence[str]) -> None:
         is_kept = tokenizer_folder.claim(
             output, fingerprint, overwrite=config.overwrite, resume=config.resume
         )
-        summary = "" if is_kept else _make(launch, held, config, planned, provenance)
-    if is_kept:
-        print(f"{config.output} already contains this tokenizer: nothing to do")
-    else:
-        print(f"{summary}, in {time.monotonic() - began:.1f} s: {output}")
-    _push(config, output)
+        figures = None if is_kept else _make(launch, held, config, planned, provenance)
+    seconds = time.monotonic() - began
+    if not config.console.json:
+        if figures is None:
+            print(f"{config.output} already contains this tokenizer: nothing to do")
+        else:
+            print(f"{_describe_figures(config, figures)}, in {seconds:.1f} s: {output}")
+    url = None
+    if config.push_to_hub:
+        url = hub.push(tokenizer_folder.read(output), config.push_to_hub, place=output)
+    if config.console.json:
+        seconds = None if figures is None else round(seconds, 3)
+        print_document({"output": output, "seconds": seconds, "url": url, **(figures or {})})
+    elif url:
+        print(f"pushed to the hub: {url}")
 
 
 def _make(
     launch: Launch, held: Lock, config: TrainTokenizerConfig, planned: InputPlan, provenance: dict
-) -> str:
-    """Samples the corpus, trains the tokenizer and writes it. Returns the summary for the user."""
+) -> dict[str, float]:
+    """Samples the corpus, trains the tokenizer and writes it. Returns the figures of the summary."""
     output, fingerprint = launch.output, held.holder.fingerprint
     staging = tokenizer_folder.staging(output, fingerprint)
     try:
@@ -110,10 +121,21 @@ def _make(
         tokenizer_folder.commit(output, fingerprint, record, files)
     finally:
         _clear(held, output, fingerprint)
+    return {
+        "vocab_size": trained.tokenizer.get_vocab_size(),
+        "sample_documents": sample.documents,
+        "sample_bytes": sample.bytes,
+        "input_bytes": planned.bytes,
+        "bytes_per_token": round(bytes_per_token, 4),
+    }
+
+
+def _describe_figures(config: TrainTokenizerConfig, figures: Mapping[str, Any]) -> str:
+    sizes = f"{megabytes(figures['sample_bytes'])} of {megabytes(figures['input_bytes'])}"
     return (
-        f"{config.model} tokenizer of {trained.tokenizer.get_vocab_size():,} tokens from "
-        f"{counted(sample.documents, 'document')} ({megabytes(sample.bytes)} of {megabytes(planned.bytes)}), "
-        f"{bytes_per_token:.2f} bytes per token"
+        f"{config.model} tokenizer of {figures['vocab_size']:,} tokens from "
+        f"{counted(figures['sample_documents'], 'document')} ({sizes}), "
+        f"{figures['bytes_per_token']:.2f} bytes per token"
     )
 
 
@@ -124,12 +146,6 @@ def _clear(held: Lock, output: str, fingerprint: str) -> None:
     with contextlib.suppress(LockLost):
         held.check()
         tokenizer_folder.clear(output, fingerprint)
-
-
-def _push(config: TrainTokenizerConfig, output: str) -> None:
-    if config.push_to_hub:
-        url = hub.push(tokenizer_folder.read(output), config.push_to_hub, place=output)
-        print(f"pushed to the hub: {url}")
 
 
 def _train(config: TrainTokenizerConfig, sample: Sample):

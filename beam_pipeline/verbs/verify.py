@@ -14,11 +14,11 @@ from beam_pipeline.checks.manifest import documents_read
 from beam_pipeline.checks.shards import ShardFindings, check_shards, shard_check_fields
 from beam_pipeline.checks.split import SplitFindings, conclude_split, examine_split
 from beam_pipeline.dataset import manifest as manifests
-from beam_pipeline.options.option_fields import flags_of, parse
+from beam_pipeline.options.command_line import Parsed, parse
 from beam_pipeline.options.verbs import VerifyConfig
 from beam_pipeline.support import filesystem, worker_process
 from beam_pipeline.support.amounts import counted
-from beam_pipeline.support.console import print_above
+from beam_pipeline.support.console import print_above, print_document
 from beam_pipeline.support.errors import DataError, WorkerDied
 from beam_pipeline.support.progress import ProgressDisplay, Reporter
 from tokenmill_reader.console.elapsed import MOMENT
@@ -31,7 +31,7 @@ _BYTES_FOR_ALL_CORES = 2 << 30  # for fewer bytes, starting other processes take
 ShardReader = Callable[[Sequence[SplitFindings]], Iterator[tuple[str, ShardFindings]]]
 
 
-def main(argv: Sequence[str]) -> None:
+def main(argv: Sequence[str] | Parsed) -> None:
     """Runs the verb: prints a line for each split and each defect.
 
     Raises:
@@ -46,19 +46,24 @@ def main(argv: Sequence[str]) -> None:
         from beam_pipeline.checks import at_scale
         from beam_pipeline.runners import beam_options
 
-        options = beam_options.parse(beam_args, flags_of(VerifyConfig))
+        options = beam_options.parse(beam_args)
         filesystem.configure(options)
         read_findings = partial(at_scale.read_shards, dataset=dataset, options=options)
     defects = 0
+    checked = []
+    show = print_above if not config.console.json else lambda line: None
     for folder, folder_defects, notes in _check_all(dataset, read_findings):
+        checked.append({"folder": folder, "defects": folder_defects, "notes": notes})
         for note in notes:
-            print_above(f"NOTE {note}")
+            show(f"NOTE {note}")
         for defect in folder_defects:
-            print_above(f"DEFECT {defect}")
+            show(f"DEFECT {defect}")
         if folder == dataset and defects and not folder_defects:
             continue  # its splits have the defects
         defects += len(folder_defects)
-        print_above(f"{folder}: {counted(len(folder_defects), 'defect') if folder_defects else 'whole'}")
+        show(f"{folder}: {counted(len(folder_defects), 'defect') if folder_defects else 'whole'}")
+    if config.console.json:
+        print_document({"dataset": dataset, "defects": defects, "folders": checked})
     if defects:
         raise DataError(f"{dataset} has {counted(defects, 'defect')}")
 
@@ -181,7 +186,7 @@ def read_shards(
         ) from error
     finally:
         if pool:
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)  # after Ctrl-C, the processes end with this one
 
 
 def _process_pool() -> ProcessPoolExecutor:
@@ -189,7 +194,7 @@ def _process_pool() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(
         len(os.sched_getaffinity(0)),
         get_context("spawn"),  # a fork would be unsafe, since clients of file systems have threads
-        initializer=worker_process.exit_with_launcher,
+        initializer=worker_process.start,
         initargs=(os.getpid(),),
     )
 

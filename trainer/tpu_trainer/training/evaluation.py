@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
@@ -14,6 +13,7 @@ from tqdm import tqdm
 
 from tokenmill_reader import Dataset
 from tokenmill_reader.console.elapsed import MOMENT, ticking
+from tokenmill_reader.console.terminal import shows_bars
 from tpu_trainer.config import TrainConfig
 from tpu_trainer.data.batches import EvaluationRows
 from tpu_trainer.data.vocabulary import Vocabulary
@@ -94,7 +94,7 @@ class Evaluator:
             unit=" steps",
             leave=False,
             delay=MOMENT,
-            disable=not sys.stderr.isatty(),
+            disable=not shows_bars(),
         )
         with (
             self._rows.errors_of_reading(),

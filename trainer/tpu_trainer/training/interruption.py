@@ -70,6 +70,7 @@ class Interruption:
             write_to_stderr(
                 f"fit: {name}: ending at once; the same command continues after step {self.saved_step}\n"
             )
-            os._exit(ExitStatus.INTERRUPTED)
+            # After Ctrl-C nobody runs the command again; those who send SIGTERM do.
+            os._exit(128 + number if number == signal.SIGINT else ExitStatus.INTERRUPTED)
         self._requested.set()
         write_to_stderr(f"fit: {name}: saving after this step, then ending\n")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,6 +13,7 @@ from typing import Any, SupportsFloat
 from tqdm import tqdm
 
 from tokenmill_reader.console.elapsed import ticking
+from tokenmill_reader.console.terminal import shows_bars
 from tpu_trainer.config import TrainConfig
 from tpu_trainer.devices.executor import StepExecutor, StepOutput
 from tpu_trainer.runs.metrics import MetricsLog
@@ -103,7 +103,7 @@ class ProgressLog:
         self._waits: list[SupportsFloat] = []
         # At the start of the next record's interval: timed steps, seconds, tokens that were not timed.
         self._interval = (0, 0.0, 0.0)
-        self._terminal = sys.stderr.isatty()
+        self._terminal = shows_bars()
         self._bar: tqdm | None = None
         self._compiling = ExitStack()  # the display until the first call of the executor has returned
         self.tokens = 0.0
