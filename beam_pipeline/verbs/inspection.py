@@ -112,6 +112,7 @@ def _find(config: InspectConfig, splits: Sequence[FinishedSplit]) -> Record:
     if split is None:
         names = ", ".join(split.name for split in splits)
         raise UsageError(f"--record {name}:{shard}:{number}: there is no split {name!r}, only {names}")
+    split.decoder()  # raises before the tracing if the tokenizer cannot be loaded
     row = split.row(shard, number)
     origin = split.origin(shard, number)
     tracer, parts, reason = Tracer(split), None, None
