@@ -50,7 +50,7 @@ class Launch:
         if config.dataset and config.dataset.cache:
             output_place.check_place(filesystem.absolute(config.dataset.cache), "--dataset_cache")
         planned = plan(config, local_files=beam_options.workers_see_local_files(self.options))
-        _log.info(describe_plan(planned, config))
+        _log.info(describe_plan(planned))
         return planned
 
     def hold(self, folder: str, fingerprint: str) -> contextlib.AbstractContextManager[lock.Lock]:

@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
 
@@ -170,6 +170,7 @@ def _check(config: PrepareConfig, launch: Launch) -> _Checked:
     for note in tokenizer.notes:
         _log.info(note)
     planned = launch.plan(config.input)
+    config = replace(config, input=planned.config)
     format_for(config, tokenizer.vocab_size).check_records(likely_records(config, planned.bytes))
     if _joins_silently(config, template):
         ends = (
@@ -298,9 +299,7 @@ def _check_memory(config: PrepareConfig, planned: InputPlan, tokenizer: Tokenize
     if config.dedup == "exact":
         remedies.append("omit --dedup exact")
     memory.check(
-        needed_memory(
-            config, planned.bytes, tokenizer.vocab_size, longest_bytes=planned.longest_known(config.input)
-        ),
+        needed_memory(config, planned.bytes, tokenizer.vocab_size, longest_bytes=planned.longest_known),
         memory.available(),
         remedy=", or ".join(remedies),
     )

@@ -8,6 +8,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 
 from beam_pipeline import __version__
@@ -52,6 +53,7 @@ def main(argv: Sequence[str]) -> None:
         hub.check_repo(config.push_to_hub)
     output = launch.output
     planned = launch.plan(config.input)
+    config = replace(config, input=planned.config)
     made_from = _describe(config, planned)
     fingerprint = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
     refuse_overlap(output, (), (file.path for file in planned.files))
