@@ -35,8 +35,10 @@ from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
 from beam_pipeline.verbs.analysis import analyze
 from beam_pipeline.verbs.estimate import estimate, likely_records, needed_memory
 from beam_pipeline.verbs.estimate_lines import describe_estimate
+from beam_pipeline.verbs.first_look import check_documents
 from beam_pipeline.verbs.report import write_report
 from beam_pipeline.verbs.summary import print_summary
+from beam_pipeline.views.round_trip import RoundTrip
 from tokenmill_reader.console.elapsed import elapsed
 from tokenmill_reader.format.inputs import describe_inputs, encode_inputs
 from tokenmill_reader.format.limits import MOST_IDS
@@ -60,6 +62,8 @@ class _Checked:
     template: Template
     pad_id: int
     planned: InputPlan
+    lost: RoundTrip | None
+    """What the tokenizer loses of a sample of the documents, if anything."""
 
     @cached_property
     def inputs(self) -> bytes:
@@ -71,6 +75,7 @@ class _Checked:
         tokenizer = self.tokenizer
         files = [describe_file(name, data) for name, data in sorted(tokenizer.files.items())]
         return {
+            **({"round_trip": self.lost.to_json()} if self.lost else {}),
             "bytes_version": _BYTES_VERSION,
             "versions": {"tokenmill": __version__, "tokenizers": version("tokenizers")},
             "config": self.config.identity(),
@@ -171,6 +176,7 @@ def _check(config: PrepareConfig, launch: Launch) -> _Checked:
         _log.info(note)
     planned = launch.plan(config.input)
     config = replace(config, input=planned.config)
+    lost = check_documents(config, planned, tokenizer)
     format_for(config, tokenizer.vocab_size).check_records(likely_records(config, planned.bytes))
     if _joins_silently(config, template):
         ends = (
@@ -184,7 +190,9 @@ def _check(config: PrepareConfig, launch: Launch) -> _Checked:
         )
     if beam_options.runs_here(launch.options) and not (config.skip_memory_check or config.estimate):
         _check_memory(config, planned, tokenizer)
-    return _Checked(config=config, tokenizer=tokenizer, template=template, pad_id=pad_id, planned=planned)
+    return _Checked(
+        config=config, tokenizer=tokenizer, template=template, pad_id=pad_id, planned=planned, lost=lost
+    )
 
 
 def _show_estimate(launch: Launch, checked: _Checked) -> None:

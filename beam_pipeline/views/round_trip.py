@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,21 +84,28 @@ class RoundTrip:
         """Describes the loss: shares of documents and characters."""
         if not self.changed:
             return f"nothing is lost in a sample of {counted(self.documents, 'document')}"
+        changed = self.changed / max(1, self.documents)
         shares = {kind: count / max(1, self.characters) for kind, count in self.lost.most_common()}
         kinds = ", ".join(f"{kind} {share:.2%}" for kind, share in shares.items() if share)
         return (
-            f"{self.changed / self.documents:.1%} of {counted(self.documents, 'document')} in a sample change, and "
+            f"{changed:.1%} of {counted(self.documents, 'document')} in a sample change, and "
             f"{sum(shares.values()):.2%} of the characters are lost" + (f" ({kinds})" if kinds else "")
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the counts, for a manifest."""
+        """Returns the counts, for a manifest, without the example."""
         return {
             "documents": self.documents,
             "changed": self.changed,
             "characters": self.characters,
             "lost": {kind: count for kind, count in sorted(self.lost.items()) if count},
         }
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> RoundTrip:
+        """Inverts `to_json`."""
+        lost = Counter({kind: entry["lost"].get(kind, 0) for kind in (LINE_BREAKS, WHITE_SPACE, CHARACTERS)})
+        return cls(entry["documents"], entry["changed"], entry["characters"], lost)
 
 
 def measure(
