@@ -6,6 +6,8 @@ alphabet is given to the trainer. Unigram models are trained by SentencePiece, s
 
 from __future__ import annotations
 
+import functools
+import json
 import re
 import tempfile
 from collections import Counter
@@ -26,6 +28,7 @@ from tokenizers import (
 )
 
 from beam_pipeline.support.errors import DataError
+from beam_pipeline.tokenization import normalization
 from beam_pipeline.tokenization.byte_level import byte_characters
 from beam_pipeline.tokenization.byte_units import UNITS
 from beam_pipeline.tokenization.normalization import FOLD_SPACE
@@ -104,7 +107,7 @@ def train(
         trained = _train_wordpiece(texts, vocab_size, lowercase)
     else:
         normalizer = _folding_normalizer() if normalize else None
-        normalized = map(normalizer.normalize_str, texts()) if normalizer else texts()
+        normalized = map(_normalization(normalizer), texts()) if normalizer else texts()
         trained = (_train_bpe if model == "bpe" else _train_unigram)(normalized, vocab_size)
         if normalizer:
             trained.tokenizer.normalizer = normalizer
@@ -126,6 +129,12 @@ def _folding_normalizer() -> normalizers.Normalizer:
             normalizers.Strip(left=False, right=True),
         ]
     )
+
+
+def _normalization(normalizer: normalizers.Normalizer) -> Callable[[str], str]:
+    """Returns the function of a normalizer, which takes less memory than its own method."""
+    steps = normalization.steps(json.loads(normalizer.__getstate__()))
+    return lambda text: functools.reduce(lambda texts, step: step(texts), steps, [text])[0]
 
 
 def _train_unigram(texts: Iterable[str], vocab_size: int) -> TrainedTokenizer:

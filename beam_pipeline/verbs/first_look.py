@@ -50,8 +50,7 @@ def check_documents(
     Returns:
         The round trip of the sample, if the tokenizer loses any of its text.
     """
-    options = {"parse_special_tokens": config.parse_special_tokens, "control_ids": tokenizer.control_ids}
-    is_kept = round_trip.keeps_text(tokenizer.json, **options)
+    is_kept = round_trip.keeps_text(tokenizer.json)
     if is_kept and all(file.format != "text" for file in planned.files):
         return None
     sample = _sample(planned, config.seed)
@@ -60,7 +59,12 @@ def check_documents(
         _log.warning(short)
     if is_kept:
         return None
-    measured = round_trip.measure(tokenizer.json, (document.text for document in sample), **options)
+    measured = round_trip.measure(
+        tokenizer.json,
+        (document.text for document in sample),
+        parse_special_tokens=config.parse_special_tokens,
+        control_ids=tokenizer.control_ids,
+    )
     if not measured.changed:
         return None
     _log.warning(
