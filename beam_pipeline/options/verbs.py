@@ -36,7 +36,7 @@ class TrainTokenizerConfig(Options):
 
     Examples:
         tokenmill train-tokenizer --input 'texts/*.txt' --output tokenizer
-        tokenmill train-tokenizer --input 'texts/*.jsonl.gz' --model bpe --vocab_size 32000 --output tokenizer
+        tokenmill train-tokenizer --input 'texts/*.jsonl.gz' --model unigram --vocab_size 32000 --output tokenizer
         tokenmill train-tokenizer --dataset_name my/dataset --model wordpiece --lowercase --output tokenizer
 
     Any other option is passed to Beam, e.g. --runner DataflowRunner. Without --runner, this process runs the
@@ -49,14 +49,20 @@ class TrainTokenizerConfig(Options):
     input: InputConfig
     on_bad_record: Literal["fail", "skip"] = option("fail", topic="input")
     """Treatment of records that are not documents: fail ends the run; skip ignores them."""
-    model: Literal["unigram", "bpe", "wordpiece"] = option("unigram", topic="tokenizer")
-    """Kind of tokenizer: unigram and wordpiece for masked models, bpe (byte-level) for causal ones."""
+    model: Literal["bpe", "unigram", "wordpiece"] = option("bpe", topic="tokenizer")
+    """Kind of tokenizer. bpe and unigram are byte-level: decoding gives every text again, with its white space. bpe
+    adds no special tokens, like GPT-2; unigram puts <s> and </s> around a text, like RoBERTa. wordpiece is BERT's: it
+    keeps neither line breaks nor other white space, and words with characters that are rare in the sample become
+    [UNK]."""
     lowercase: bool = False
     """wordpiece: fold case and accents, as BERT's uncased models do."""
+    normalize: bool = False
+    """bpe, unigram: fold each text before it is encoded: to Unicode's NFKC (such as ﬁ to fi and ½ to 1⁄2), each run of
+    white space, line breaks included, to one space, and white space at the end to nothing."""
     vocab_size: int = option(25000, metavar="N", bounds=(300, 1 << 20))
-    """Number of tokens, special tokens included."""
-    allow_smaller_vocab: bool = False
-    """Accept a smaller vocabulary if the sample does not support that many tokens; otherwise this is an error."""
+    """Number of tokens, special tokens included; fewer if the sample does not support as many."""
+    strict: bool = False
+    """Fail if the sample does not support --vocab_size tokens."""
     sample_bytes: int = option(100 << 20, metavar="N", unit="MiB", bounds=(1, None))
     """Approximate size of the sample: bytes of documents, chosen by the seed."""
     seed: int = option(0, metavar="N", bounds=SEEDS)
@@ -75,6 +81,10 @@ class TrainTokenizerConfig(Options):
         _refuse_overwrite_and_resume(self)
         if self.lowercase and self.model != "wordpiece":
             raise UsageError(f"--lowercase: requires --model wordpiece; a {self.model} tokenizer keeps case")
+        if self.normalize and self.model == "wordpiece":
+            raise UsageError(
+                "--normalize: a wordpiece tokenizer folds white space anyway, as BERT's do; omit it"
+            )
 
     def identity(self) -> dict[str, Any]:
         """See `Options.identity`."""

@@ -51,7 +51,7 @@ class Launch:
         input_plan = plan(
             config, local_files=beam_options.workers_see_local_files(self.options), skip_bad=skip_bad
         )
-        _log.info(describe_plan(input_plan, config))
+        _log.info(describe_plan(input_plan))
         return input_plan
 
     def hold(self, folder: str, fingerprint: str) -> contextlib.AbstractContextManager[lock.Lock]:

@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
 
@@ -36,8 +36,10 @@ from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
 from beam_pipeline.verbs.analysis import Lengths, analyze, describe_lengths
 from beam_pipeline.verbs.estimate import estimate, likely_records, needed_memory
 from beam_pipeline.verbs.estimate_lines import describe_estimate, estimate_document
+from beam_pipeline.verbs.first_look import check_documents
 from beam_pipeline.verbs.report import write_report
 from beam_pipeline.verbs.summary import print_submitted, print_summary, summary_document
+from beam_pipeline.views.round_trip import RoundTrip
 from tokenmill_reader.console.elapsed import elapsed
 from tokenmill_reader.format.inputs import describe_inputs, encode_inputs
 from tokenmill_reader.format.limits import MOST_IDS
@@ -61,6 +63,8 @@ class _CheckedRun:
     template: Template
     pad_id: int
     planned: InputPlan
+    lost: RoundTrip | None
+    """What the tokenizer loses of a sample of the documents, if anything."""
 
     @cached_property
     def inputs(self) -> bytes:
@@ -72,6 +76,7 @@ class _CheckedRun:
         tokenizer = self.tokenizer
         files = [describe_file(name, data) for name, data in sorted(tokenizer.files.items())]
         return {
+            **({"round_trip": self.lost.to_json()} if self.lost else {}),
             "bytes_version": _BYTES_VERSION,
             "versions": {"tokenmill": __version__, "tokenizers": version("tokenizers")},
             "config": self.config.identity(),
@@ -177,6 +182,8 @@ def _check(config: PrepareConfig, launch: Launch) -> _CheckedRun:
     for note in tokenizer.notes:
         _log.info(note)
     planned = launch.plan(config.input, skip_bad=config.on_bad_record == "skip")
+    config = replace(config, input=planned.config)
+    lost = check_documents(config, planned, tokenizer)
     format_for(config, tokenizer.vocab_size).check_records(likely_records(config, planned.bytes))
     if _joins_silently(config, template):
         eos_hint = (
@@ -190,7 +197,9 @@ def _check(config: PrepareConfig, launch: Launch) -> _CheckedRun:
         )
     if beam_options.runs_here(launch.options) and not (config.skip_memory_check or config.estimate):
         _check_memory(config, planned, tokenizer)
-    return _CheckedRun(config=config, tokenizer=tokenizer, template=template, pad_id=pad_id, planned=planned)
+    return _CheckedRun(
+        config=config, tokenizer=tokenizer, template=template, pad_id=pad_id, planned=planned, lost=lost
+    )
 
 
 def _show_estimate(launch: Launch, checked: _CheckedRun) -> None:
@@ -310,9 +319,7 @@ def _check_memory(config: PrepareConfig, planned: InputPlan, tokenizer: Tokenize
     if config.dedup == "exact":
         remedies.append("omit --dedup exact")
     memory.check(
-        needed_memory(
-            config, planned.bytes, tokenizer.vocab_size, longest_bytes=planned.longest_known(config.input)
-        ),
+        needed_memory(config, planned.bytes, tokenizer.vocab_size, longest_bytes=planned.longest_known),
         memory.available(),
         remedy=", or ".join(remedies),
     )

@@ -8,6 +8,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -30,12 +31,14 @@ from beam_pipeline.tokenization import hub, tokenizer_folder
 from beam_pipeline.tokenization.library_errors import EncodingError, library_errors
 from beam_pipeline.verbs import corpus_sample
 from beam_pipeline.verbs.corpus_sample import Sample, SampleJob
+from beam_pipeline.views.round_trip import measure
 from tokenmill_reader.console.elapsed import elapsed
 
 _STAGES = [("sample", "MB", 1e6)]
 
-# Bytes of the sample that are tokenized to compute the bytes per token of the summary.
+# Bytes of the sample that are tokenized to compute the bytes per token of the summary, and to measure what is lost.
 _MEASURED_BYTES = 2 << 20
+_ROUND_TRIP_BYTES = 512 << 10
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +57,7 @@ def main(argv: Sequence[str] | Parsed) -> None:
         hub.check_repo(config.push_to_hub)
     output = launch.output
     planned = launch.plan(config.input, skip_bad=config.on_bad_record == "skip")
+    config = replace(config, input=planned.config)
     provenance = _describe(config, planned)
     fingerprint = hashlib.sha256(json.dumps(provenance, sort_keys=True).encode()).hexdigest()
     refuse_overlap(output, (), (file.path for file in planned.files))
@@ -111,22 +115,32 @@ def _make(
         trained = _train(config, sample)
         files = trained.files()
         bytes_per_token = _bytes_per_token(files["tokenizer.json"].decode(), sample)
+        kept = measure(files["tokenizer.json"].decode(), _spread(sample, _ROUND_TRIP_BYTES))
         record = {
             **provenance,
             "inputs": {"files": len(planned.files), "bytes": planned.bytes},
             "sample": {"documents": sample.documents, "bytes": sample.bytes},
             "bytes_per_token": round(bytes_per_token, 4),
+            "round_trip": kept.to_json(),
         }
         held.check()
         tokenizer_folder.commit(output, fingerprint, record, files)
     finally:
         _clear(held, output, fingerprint)
+    size = trained.tokenizer.get_vocab_size()
+    if size < config.vocab_size:
+        _log.warning(
+            f"--vocab_size {config.vocab_size}: the sample supports {size:,} tokens only, so the tokenizer has no more"
+        )
+    if not config.console.json:
+        print(f"round trip: {kept.describe()}, e.g. {kept.example}")
     return {
-        "vocab_size": trained.tokenizer.get_vocab_size(),
+        "vocab_size": size,
         "sample_documents": sample.documents,
         "sample_bytes": sample.bytes,
         "input_bytes": planned.bytes,
         "bytes_per_token": round(bytes_per_token, 4),
+        "round_trip": kept.to_json(),
     }
 
 
@@ -157,7 +171,8 @@ def _train(config: TrainTokenizerConfig, sample: Sample):
                 config.model,
                 texts,
                 vocab_size=config.vocab_size,
-                allow_smaller=config.allow_smaller_vocab,
+                strict=config.strict,
+                normalize=config.normalize,
                 lowercase=config.lowercase,
             )
     except EncodingError as error:
@@ -189,9 +204,13 @@ def _describe(config: TrainTokenizerConfig, planned: InputPlan) -> dict:
     }
 
 
+def _spread(sample: Sample, size: int) -> list[str]:
+    """Returns documents that are spread evenly over the sample, about `size` bytes."""
+    step = max(1, sample.bytes // size)
+    return [text for number, text in enumerate(sample.texts()) if number % step == 0]
+
+
 def _bytes_per_token(tokenizer_json: str, sample: Sample) -> float:
-    """Measures bytes per token on documents that are spread evenly over the sample."""
-    step = max(1, sample.bytes // _MEASURED_BYTES)
-    texts = [text for number, text in enumerate(sample.texts()) if number % step == 0]
+    texts = _spread(sample, _MEASURED_BYTES)
     ids, _ = make_engine("hf", tokenizer_json).encode_batch(texts)
     return sum(len(text.encode()) for text in texts) / max(1, len(ids))

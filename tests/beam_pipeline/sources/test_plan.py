@@ -168,7 +168,7 @@ def test_one_line_tells_what_is_read_and_what_a_document_is(write, names, option
         line = '{"text": "a", "body": "b"}\n' if name.endswith(".jsonl") else "a line of text 123456789\n"
         write(name, (line * 80_000)[:1_999_999] + "\n")
     config = InputConfig(input=(write("none.txt", "")[: -len("none.txt")] + "[a-b].*",), **options)
-    assert describe_plan(plan(config), config) == f"input: {expected}"
+    assert describe_plan(plan(config)) == f"input: {expected}"
 
 
 def test_the_size_of_compressed_or_repeated_input_is_marked(write) -> None:
@@ -176,7 +176,7 @@ def test_the_size_of_compressed_or_repeated_input_is_marked(write) -> None:
     config = InputConfig(mix=(MixItem(path, 2, 0.0),))
     planned = plan(config)
     assert 100 < planned.bytes < 1000
-    assert describe_plan(planned, config).startswith(
+    assert describe_plan(planned).startswith(
         f"input: 1 file, about {planned.bytes} B of text, repeats included; a document is a line"
     )
 
