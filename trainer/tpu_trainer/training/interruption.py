@@ -38,7 +38,7 @@ class AgreedEnd:
 
 
 class Interruption:
-    """In its context, records whether a signal asked the run to end. For the main thread only."""
+    """Context that records whether a signal asked the run to end. For the main thread only."""
 
     def __init__(self) -> None:
         self._requested = threading.Event()
