@@ -13,21 +13,23 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 
 from beam_pipeline import __version__
-from beam_pipeline.options.option_fields import parser_of, program
+from beam_pipeline.options.command_line import config_yaml, parse, parser_of, program
 from beam_pipeline.options.verbs import VERBS
 from beam_pipeline.support.errors import DataError, Terminated, UsageError, WorkerDied
 from beam_pipeline.support.lean_beam import import_beam
 from beam_pipeline.support.processes import collect_garbage_rarely
 from tokenmill_reader.console import streams
+from tokenmill_reader.console.interrupts import prompt_interrupts
 from tokenmill_reader.console.logs import log_to_stderr
-from tokenmill_reader.console.spelling import suggestion
+from tokenmill_reader.console.spelling import suggestion, underscored
 
 _USE_BEAM = ("prepare", "train-tokenizer", "convert", "analyze")
 # The verbs whose modules have other names. A module is imported only if its verb is used, since most import Beam.
 _MODULES = {"train-tokenizer": "train_tokenizer", "inspect": "inspection", "analyze": "analysis"}
 
 # The verbs whose result is what they print. The others write into a folder, and print only a summary.
-_SHOW = ("verify", "inspect")
+_SHOW = ("verify", "inspect", "completion")
+_SHOWN = {"--estimate", "--json", "--print_config", "-h", "--help"}
 
 _log = logging.getLogger("beam_pipeline")
 
@@ -36,7 +38,7 @@ def main() -> int:
     """Runs the verb that the command line names. Returns the exit status; see `run`."""
     words = sys.argv[1:]
     makes = words[:1] and words[0] in VERBS and words[0] not in _SHOW
-    streams.harden(shows=not makes or not {"--estimate", "-h", "--help"}.isdisjoint(words))
+    streams.harden(shows=not makes or not _SHOWN.isdisjoint(underscored(words)))
     try:
         status = _main(words)
         sys.stdout.flush()
@@ -74,7 +76,7 @@ def run(verb: str, argv: Sequence[str]) -> int:
     """
     collect_garbage_rarely()
     log_to_stderr("beam_pipeline")
-    with _terminated_by_exception():
+    with prompt_interrupts(verb), _terminated_by_exception():
         return _run(verb, argv)
 
 
@@ -109,10 +111,15 @@ def _run(verb: str, argv: Sequence[str]) -> int:
         _check_encoding(argv)
         if "-h" in argv or "--help" in argv:
             parser_of(VERBS[verb]).print_help()
+        elif "--print_config" in underscored(argv):
+            streams.print_data(config_yaml(VERBS[verb], argv, ascii_only=not streams.is_utf8()))
         else:
-            if verb in _USE_BEAM and not any(word.startswith("--runner") for word in argv):
+            parsed = parse(VERBS[verb], argv)  # before the imports of the verb, which take seconds
+            if verb != "completion" and parsed.config.console.quiet:
+                log_to_stderr("beam_pipeline", quiet=True)
+            if verb in _USE_BEAM and not any(word.startswith("--runner") for word in parsed.beam_args):
                 import_beam()
-            importlib.import_module(f"beam_pipeline.verbs.{_MODULES.get(verb, verb)}").main(argv)
+            importlib.import_module(f"beam_pipeline.verbs.{_MODULES.get(verb, verb)}").main(parsed)
     except UsageError as error:
         _log.error("%s: %s", verb, error)
         return 2

@@ -10,7 +10,8 @@ import json
 import logging
 from collections.abc import Sequence
 
-from beam_pipeline.options.option_fields import Option, options_of, parser_of
+from beam_pipeline.options.command_line import parser_of
+from beam_pipeline.options.option_fields import Option, options_of
 from beam_pipeline.options.verbs import PrepareConfig
 from beam_pipeline.support.errors import UsageError
 from tokenmill_reader.console import streams
@@ -38,7 +39,7 @@ _PATTERNS = {
 }
 _GCS_FOLDERS = {"output": "GCS_WRITE_FOLDER", "dataset_cache": "GCS_WRITE_FOLDER"}
 # A template's launcher neither runs the pipeline nor waits for it: it only describes the job to Dataflow.
-_OMITTED = ("estimate", "prices", "skip_memory_check", "wait")
+_OMITTED = ("estimate", "prices", "skip_memory_check", "wait", "json", "quiet")
 
 
 def metadata() -> dict:
@@ -97,17 +98,17 @@ def launch(words: Sequence[str]) -> int:
     from apache_beam.options.pipeline_options import PipelineOptions
 
     from beam_pipeline import __main__
-    from beam_pipeline.runners import beam_options
+    from beam_pipeline.options.beam_names import unknown_names
 
     streams.harden(shows=False)
     log_to_stderr("beam_pipeline")
     try:
         converted = arguments(words)
+        _, beam_args = parser_of(PrepareConfig).parse_known_args(converted)
     except UsageError as error:
         _log.error("prepare: %s", error)
         return 2
-    _, beam_args = parser_of(PrepareConfig).parse_known_args(converted)
-    unknown = beam_options.unknown_names(PipelineOptions(beam_args))
+    unknown = unknown_names(PipelineOptions(beam_args))
     for name in unknown:
         _log.warning("prepare: WARNING: ignores the launcher's unknown option --%s", name)
     supported = [word for word in converted if word.removeprefix("--").partition("=")[0] not in unknown]

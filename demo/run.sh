@@ -19,7 +19,7 @@ if (($#)); then
 else
   library=$("$python" -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')
   echo "LIB is $library"
-  text=(--document file --input "$library/*.py")
+  text=(--input "$library/*.py")
   for package in asyncio email http importlib json logging multiprocessing unittest; do
     text+=("$library/$package/*.py")
   done
@@ -36,8 +36,7 @@ step() { # TITLE COMMAND…: prints both and runs the command
 trap 'echo "demo: stopped; the same command continues. To start over, remove $out or choose another OUTPUT." >&2' ERR INT TERM
 
 step "Train a tokenizer" \
-  tokenmill train-tokenizer "${text[@]}" --model bpe --vocab_size 2048 --allow_smaller_vocab \
-  --output "$out/tokenizer" --resume
+  tokenmill train-tokenizer "${text[@]}" --vocab_size 2048 --output "$out/tokenizer" --resume
 
 step "Write the dataset: rows of 128 tokens in shards" \
   tokenmill prepare "${text[@]}" --tokenizer "$out/tokenizer" --append_eos --max_length 128 \
@@ -60,7 +59,7 @@ step "Export it for transformers" \
 
 "$python" "$here/held_out.py" choose "$out/dataset/validation" > "$out/questions.jsonl"
 step "Continue texts that it was not trained on" \
-  tokenmill-trainer generate --model "$out/model" --json true --max_new_tokens 64 --temperature 0.7 --top_k 40 \
+  tokenmill-trainer generate --model "$out/model" --json --max_new_tokens 64 --temperature 0.7 --top_k 40 \
   < "$out/questions.jsonl" > "$out/answers.jsonl"
 "$python" "$here/held_out.py" show "$out/run/summary.json" "$out/answers.jsonl"
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from beam_pipeline.options.from_python import beam_arguments, completed
@@ -36,7 +37,7 @@ def prepare(config: PrepareConfig, **beam_options: Any) -> PreparedDataset:
     config = completed(config)
     if config.estimate:
         raise UsageError("estimate=True: writes nothing; call tokenmill.estimate")
-    return verb.prepare(config, beam_arguments(beam_options))
+    return verb.prepare(config, _beam_arguments(beam_options))
 
 
 def estimate(config: PrepareConfig, **beam_options: Any) -> Estimate:
@@ -47,7 +48,7 @@ def estimate(config: PrepareConfig, **beam_options: Any) -> Estimate:
     """
     from beam_pipeline.verbs import prepare as verb
 
-    estimated, _ = verb.estimate_run(completed(config), beam_arguments(beam_options))
+    estimated, _ = verb.estimate_run(completed(config), _beam_arguments(beam_options))
     return estimated
 
 
@@ -64,7 +65,7 @@ def train_tokenizer(config: TrainTokenizerConfig, **beam_options: Any) -> Traine
     """
     from beam_pipeline.verbs import train_tokenizer as verb
 
-    return verb.train_tokenizer(completed(config), beam_arguments(beam_options))
+    return verb.train_tokenizer(completed(config), _beam_arguments(beam_options))
 
 
 def verify(dataset: str | os.PathLike[str], **beam_options: Any) -> Verification:
@@ -82,4 +83,16 @@ def verify(dataset: str | os.PathLike[str], **beam_options: Any) -> Verification
     """
     from beam_pipeline.verbs import verify as verb
 
-    return verb.verify(os.fspath(dataset), beam_arguments(beam_options))
+    return verb.verify(os.fspath(dataset), _beam_arguments(beam_options))
+
+
+def _beam_arguments(beam_options: Mapping[str, Any]) -> list[str]:
+    """Returns Beam's options as arguments. Raises UsageError if Beam has no such option."""
+    arguments = beam_arguments(beam_options)
+    if arguments:
+        import apache_beam  # noqa: F401 (with all of its libraries: the program may use them, too)
+
+        from beam_pipeline.options.beam_names import check_names
+
+        check_names(arguments, [])
+    return arguments

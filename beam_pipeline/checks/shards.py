@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 import google_crc32c
 import numpy as np
 
+from beam_pipeline.dataset.manifest import size_defect
 from beam_pipeline.dataset.offsets import OffsetFinder
 from beam_pipeline.dataset.records import RecordError
 from beam_pipeline.dataset.shards import file_sums, files_of_shard
@@ -115,8 +116,8 @@ def _check_shard(
     finder = OffsetFinder()
     try:
         if isinstance(shard_format, RowFormat) and shard_format.sequential:
-            if damage := [*_check_size(path, shard["bytes"])]:
-                yield from damage
+            if defect := size_defect(path, shard["bytes"]):
+                yield defect
                 return
             *sums, defect = _read_once(shard_format, path, manifest, shard_statistics, finder)
             damage = [*_compare_sums(path, tuple(sums), (shard["bytes"], shard["crc32c"]))]
@@ -147,8 +148,8 @@ def _check_offsets(path: str, shard: Mapping[str, Any], expected: bytes) -> Iter
     folder, _, name = path.rpartition("/")
     offsets = filesystem.join(folder, offsets_name(name))
     try:
-        if damage := [*_check_size(offsets, len(expected))]:
-            yield f"{damage[0]}; programs can read the dataset without it, but more slowly"
+        if defect := size_defect(offsets, len(expected)):
+            yield f"{defect}; programs can read the dataset without it, but more slowly"
             return
         data = filesystem.read_bytes(offsets)
     except OSError as error:
@@ -174,22 +175,12 @@ def check_file(folder: str, entry: Mapping[str, Any]) -> Iterator[str]:
 def _check_sums(path: str, expected: tuple[int, str]) -> Iterator[str]:
     """Compares the size and checksum of a file with the manifest. Yields a message for each defect."""
     try:
-        if damage := [*_check_size(path, expected[0])]:
-            yield from damage
+        if defect := size_defect(path, expected[0]):
+            yield defect
             return
         yield from _compare_sums(path, file_sums(path), expected)
     except OSError as error:
         yield f"{path}: cannot be read: {error}"
-
-
-def _check_size(path: str, expected: int) -> Iterator[str]:
-    """Yields a message if a file is missing or too large to be read at all: a sparse file may have exabytes."""
-    size = filesystem.size_of(path)
-    # Only a regular file has a size; reading anything else reports that.
-    if size is None and not filesystem.exists(path):
-        yield f"{path}: missing"
-    elif size is not None and size > expected:
-        yield f"{path}: {size} bytes, the manifest specifies {expected}"
 
 
 def _compare_sums(path: str, actual: tuple[int, str], expected: tuple[int, str]) -> Iterator[str]:

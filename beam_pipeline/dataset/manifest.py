@@ -107,16 +107,23 @@ def read_inputs(dataset: str, manifest: Mapping[str, Any]) -> Iterator[tuple[str
         DataError: If inputs.jsonl is missing, or is not what the manifest describes.
     """
     path = filesystem.join(dataset, INPUTS)
-    size = filesystem.size_of(path)
-    # Only a regular file has a size; reading anything else reports that.
-    if size is None and not filesystem.exists(path):
-        raise DataError(f"{path}: missing; copy the dataset again, or prepare it again")
-    if size is not None and size > manifest["inputs"]["bytes"]:  # a sparse file may have exabytes
-        raise DataError(f"{path}: {size} bytes, the manifest specifies {manifest['inputs']['bytes']}")
+    if defect := size_defect(path, manifest["inputs"]["bytes"]):
+        raise DataError(f"{defect}; copy the dataset again, or prepare it again")
     try:
         yield from parse_inputs(filesystem.read_bytes(path), path, manifest)
     except DatasetError as error:
         raise DataError(str(error)) from error
+
+
+def size_defect(path: str, expected: float) -> str | None:
+    """Returns a message if a file is missing, or larger than `expected` bytes: a sparse file may have exabytes."""
+    size = filesystem.size_of(path)
+    # Only a regular file has a size; reading anything else reports that.
+    if size is None and not filesystem.exists(path):
+        return f"{path}: missing"
+    if size is not None and size > expected:
+        return f"{path}: {size} bytes, the manifest specifies {expected}"
+    return None
 
 
 def split_shares(manifest: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:

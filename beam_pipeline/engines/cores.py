@@ -13,11 +13,13 @@ from typing import Any, Protocol
 import numpy as np
 from tokenizers import Tokenizer
 
+from beam_pipeline.engines.byte_unigram import ByteUnigramModel
 from beam_pipeline.engines.dropped_bytes import DroppedBytes
 from beam_pipeline.engines.hf import batches, encode_flat
 from beam_pipeline.engines.token_arrays import FlatIds, ranges
 from beam_pipeline.engines.tokenizer_parts import (
     BYTE_LEVEL,
+    BYTE_UNIGRAM,
     SENTENCEPIECE,
     UNIGRAM,
     WORDPIECE,
@@ -45,6 +47,8 @@ _CHARS_PER_CACHE = 256 << 20
 _CHARS_PER_CALL = 500
 _FEW_CHARS = 16 << 20
 
+
+_UNIGRAM_MODELS = {UNIGRAM: UnigramModel, BYTE_UNIGRAM: ByteUnigramModel}
 
 # A noncharacter of Unicode that joins pieces of text. HF encodes the few words that contain it.
 _SEPARATOR = "\uffff"
@@ -187,18 +191,21 @@ class TokieCore:
     """The library tokie: Unigram and WordPiece."""
 
     name = "tokie"
-    # tokie cuts words of more than 64 KiB, and a character has at most 4 bytes.
-    max_piece_chars = 16_000
+
+    @property
+    def max_piece_chars(self) -> int:
+        # tokie cuts words of more than 64 KiB. A character has at most 4 bytes, and 8 if each byte is a character.
+        return 8_000 if isinstance(self._unigram, ByteUnigramModel) else 16_000
 
     @staticmethod
     def check(parts: TokenizerParts) -> None:
         model, normalizer = parts.core["model"], parts.core["normalizer"]
-        if parts.kind not in (UNIGRAM, WORDPIECE):
+        if parts.kind not in (*_UNIGRAM_MODELS, WORDPIECE):
             raise UnsupportedComponent(
                 f"tokie supports Unigram and WordPiece only, and this is a {parts.kind} tokenizer"
             )
-        if parts.kind == UNIGRAM:
-            UnigramModel(model)
+        if parts.kind in _UNIGRAM_MODELS:
+            _UNIGRAM_MODELS[parts.kind](model)
             return
         if normalizer["strip_accents"] not in (None, normalizer["lowercase"]):
             raise UnsupportedComponent("tokie strips accents if and only if it lower-cases")
@@ -209,7 +216,8 @@ class TokieCore:
 
     def __init__(self, parts: TokenizerParts, threads: int):
         core = parts.core
-        self._unigram = UnigramModel(core["model"]) if parts.kind == UNIGRAM else None
+        unigram = _UNIGRAM_MODELS.get(parts.kind)
+        self._unigram = unigram(core["model"]) if unigram else None
         if self._unigram is None:
             self.check(parts)
         self.is_exact = self._unigram is not None
@@ -248,10 +256,10 @@ class TokieCore:
 
     def encode(self, pieces: Sequence[str]) -> FlatIds:
         self._limit_cache(pieces)
-        replaced = list(pieces) if self._unigram is None else self._unigram.replace_unknown(pieces)
-        ids, lengths = self._tokenizer.encode_batch_flat(replaced, add_special_tokens=False)
+        spelled = list(pieces) if self._unigram is None else self._unigram.spell(pieces)
+        ids, lengths = self._tokenizer.encode_batch_flat(spelled, add_special_tokens=False)
         lengths = lengths.astype(np.int64)
-        return (ids, lengths) if self._unigram is None else self._unigram.restore_unknown(ids, lengths)
+        return (ids, lengths) if self._unigram is None else self._unigram.restore(ids, lengths)
 
     def inexact(self, chars: Sequence[str], exact: Callable[[], Tokenizer]) -> Iterable[bool]:
         """Finds the characters that tokie normalizes or splits differently for WordPiece.

@@ -12,17 +12,21 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from beam_pipeline.engines.literals import Literals
-from beam_pipeline.tokenization import byte_level, normalization
+from beam_pipeline.tokenization import byte_level, byte_units, normalization
 from beam_pipeline.tokenization.byte_digits import is_split_otherwise, split_around_bytes
 from beam_pipeline.tokenization.tokenizer_json import UnsupportedComponent, make_unreachable
 
 UNIGRAM, WORDPIECE, BYTE_LEVEL, SENTENCEPIECE = "Unigram", "WordPiece", "byte-level BPE", "SentencePiece BPE"
+BYTE_UNIGRAM = "byte-level Unigram"
 
 # Where a normalized text can be cut, by the kind of tokenizer.
 # Unigram: before every space, which is part of the word after it. (Only here the character before it does not matter.)
 _BEFORE_SPACE = re.compile("(?= )")
 # WordPiece: also before punctuation, which is a word of its own.
 _WORDPIECE = re.compile(r"(?= )|(?<=[A-Za-z0-9])(?=[!-/:-@\[-`{-~])")
+
+# tokie's pre-tokenizer for byte-level Unigram models, see `byte_unigram`.
+_METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "never", "split": True}
 
 # Normalizers that never remove a text's first character. `Metaspace` with the scheme "first" prepends its mark only if
 # the first remaining character is the original text's first.
@@ -112,6 +116,10 @@ def _unigram(core: dict) -> TokenizerParts:
     normalizer = core["normalizer"]
     mark = []
     parts = _sequence(core["pre_tokenizer"], "pretokenizers")
+    if parts == byte_units.PARTS:
+        exact = {**core, "normalizer": None}
+        core.update(normalizer=None, pre_tokenizer=_METASPACE)
+        return TokenizerParts(BYTE_UNIGRAM, core, exact, byte_units.CUTS, normalization.steps(normalizer))
     if len(parts) == 2 and parts[0]["type"] == "WhitespaceSplit":
         if parts[1].get("prepend_scheme") != "always":
             raise UnsupportedComponent(

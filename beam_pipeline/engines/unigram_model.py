@@ -23,7 +23,7 @@ from beam_pipeline.tokenization.tokenizer_json import Score, UnsupportedComponen
 _MARK = "▁"
 
 # tokie interprets these pieces as bytes.
-_BYTE_PIECE = re.compile("<0x[+0-9A-Fa-f][0-9A-Fa-f]>")
+BYTE_PIECE = re.compile("<0x[+0-9A-Fa-f][0-9A-Fa-f]>")
 
 # In `tokenizers`, the score of an unknown character is this much below the lowest score of the pieces.
 _UNKNOWN_PENALTY = 10.0
@@ -62,7 +62,7 @@ class UnigramModel:
         self._score = score
         self._model = model
         self._size = len(pieces)
-        self.byte_pieces = frozenset(filter(_BYTE_PIECE.fullmatch, last_number))
+        self.byte_pieces = frozenset(filter(BYTE_PIECE.fullmatch, last_number))
         # A word is split before each mark, and of equal pieces the last one counts.
         self._reachable = [
             last_number[piece] == number and _MARK not in piece[1:] and piece not in self.byte_pieces
@@ -87,7 +87,7 @@ class UnigramModel:
         vocab += [(char, unknown_score) for char in self._extra_characters]
         return dump_tokenizer({**tokenizer, "model": {**self._model, "vocab": vocab}})
 
-    def replace_unknown(self, texts: Sequence[str]) -> list[str]:
+    def spell(self, texts: Sequence[str]) -> list[str]:
         """Replaces the characters that are in no piece of `to_json`."""
         texts = list(texts)
         for index, positions in self._replaced.positions(texts).items():
@@ -96,7 +96,7 @@ class UnigramModel:
             texts[index] = codes.tobytes().decode("utf-32-le")
         return texts
 
-    def restore_unknown(self, ids: np.ndarray, lengths: np.ndarray) -> FlatIds:
+    def restore(self, ids: np.ndarray, lengths: np.ndarray) -> FlatIds:
         """Replaces each run of unknown characters by the unknown token.
 
         No run is longer than a word, since words begin with a mark, which is known. With a vocabulary of 100 pieces, in

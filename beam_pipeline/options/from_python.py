@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any, TypeVar
 
 from beam_pipeline.options.input_options import MixItem
-from beam_pipeline.options.option_fields import Option, Options, options_of
+from beam_pipeline.options.option_fields import Option, Options, build, options_of
 from beam_pipeline.support.errors import UsageError
 
 _Config = TypeVar("_Config", bound=Options)
@@ -32,7 +32,7 @@ def completed(config: _Config) -> _Config:
     for option in options.values():
         _check(option, arguments)
     _check_exclusive(config, arguments)
-    return _rebuilt(config, arguments, "")
+    return build(type(config), arguments)
 
 
 def beam_arguments(beam_options: Mapping[str, Any]) -> list[str]:
@@ -133,18 +133,3 @@ def _check_exclusive(config: Options, arguments: Mapping[str, Any]) -> None:
             raise UsageError(f"{' and '.join(given)} contradict each other; set only one of them")
         if not given and any(option.required for option in group):
             raise UsageError(f"one of {', '.join(names)} is required")
-
-
-def _rebuilt(config: _Config, arguments: dict[str, Any], prefix: str) -> _Config:
-    config.complete(arguments)
-    values: dict[str, Any] = {}
-    containers = {}
-    for member in fields(config):
-        value = getattr(config, member.name)
-        if isinstance(value, Options):
-            containers[member.name] = (value, prefix + _prefix(member.metadata))
-        elif prefix + member.name in arguments:
-            values[member.name] = arguments[prefix + member.name]
-    for name, (inner, inner_prefix) in containers.items():
-        values[name] = _rebuilt(inner, arguments, inner_prefix)
-    return replace(config, **values)

@@ -19,7 +19,7 @@ _STATEFUL = (
     *("hz", "utf-7", "unicode-escape", "raw-unicode-escape", "punycode", "idna", "undefined"),
 )
 
-Document = Literal["line", "paragraph", "file"]
+Document = Literal["auto", "line", "paragraph", "file"]
 
 
 class MixItem(NamedTuple):
@@ -138,8 +138,10 @@ class InputConfig(Options):
     """Format of the files. auto follows each file's extension: .jsonl, .ndjson, .json, .parquet; other files are text,
     but .csv, .tsv and binary files are refused (text reads them as lines). Files that end in .gz, .bz2, .zst, .xz or
     .lz4 are decompressed."""
-    document: Document = "line"
-    """Documents of a text file: its lines, its paragraphs (which blank lines separate) or the whole file."""
+    document: Document = "auto"
+    """Documents of a text file: its lines, its paragraphs (which blank lines separate) or the whole file. auto is the
+    whole file for markup (.md, .rst, .html, .tex, …) and source code (.py, .c, .js, …), and lines for .txt and all
+    others."""
     encoding: str = option("utf-8", metavar="NAME", parse=parse_encoding)
     """Encoding of text and jsonl files, by Python's name, e.g. latin-1, cp1252, gb18030 or shift_jis."""
     encoding_errors: Literal["strict", "replace"] = "strict"

@@ -1,26 +1,19 @@
 """Derives command-line options from the fields of frozen dataclasses.
 
 A field's type, default and docstring (the string below it) become the option's type, default and help; `option` adds
-the rest. argparse parses the command line, because it can leave unknown options to Beam. Nothing heavy is imported
-here, so that `--help` is fast.
+the rest. Nothing heavy is imported here, so that `--help` is fast.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import inspect
-import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, ClassVar, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
-
-from beam_pipeline.support.errors import UsageError
-from tokenmill_reader.console.escaping import message
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 TOPICS = ("", "input", "tokenizer", "rows", "splits", "output", "running")
 
@@ -89,11 +82,6 @@ class Options:
         return values
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, text: str) -> NoReturn:
-        super().error(message(text))
-
-
 _Config = TypeVar("_Config", bound=Options)
 
 
@@ -108,100 +96,8 @@ def options_of(config: type[Options]) -> tuple[Option, ...]:
     return tuple(sorted(_options(config, "", frozenset()), key=lambda option: TOPICS.index(option.topic)))
 
 
-def parse(config: type[_Config], argv: Sequence[str]) -> tuple[_Config, list[str]]:
-    """Parses a command line.
-
-    Returns:
-        The config, and the remaining arguments, which are Beam's.
-
-    Raises:
-        UsageError: If values are invalid or contradict each other.
-    """
-    parser, beam = parser_of(config), []
-    if config.takes_beam_options:
-        namespace, beam = parser.parse_known_args(argv)
-    else:
-        namespace = parser.parse_args(argv)
-    arguments = vars(namespace)
-    for option in options_of(config):
-        if option.name in arguments:
-            _check(option, arguments)
-        if option.is_list and option.name in arguments:
-            arguments[option.name] = tuple(arguments[option.name])
-    return _build(config, arguments, ""), beam
-
-
-def parser_of(config: type[Options]) -> argparse.ArgumentParser:
-    """Returns the parser of a verb. Its namespace contains only options that were given."""
-    options = options_of(config)
-    positional = "".join(f" {option.metavar}" for option in options if option.positional)
-    parser = _Parser(
-        prog=f"{program()} {config.verb}",
-        usage=f"%(prog)s{positional} [options]",
-        description=inspect.cleandoc(config.__doc__),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        argument_default=argparse.SUPPRESS,
-        allow_abbrev=not config.takes_beam_options,  # an abbreviation could be one of Beam's options
-    )
-    topics: dict[str, Any] = {"": parser}
-    exclusive: dict[str, Any] = {}
-    for option in options:
-        if option.topic not in topics:
-            topics[option.topic] = parser.add_argument_group(option.topic)
-        if option.exclusive and option.exclusive not in exclusive:
-            alternatives = [
-                alternative for alternative in options if alternative.exclusive == option.exclusive
-            ]
-            required = any(alternative.required for alternative in alternatives)
-            exclusive[option.exclusive] = topics[option.topic].add_mutually_exclusive_group(required=required)
-            if required:
-                flags = ", ".join(f"--{alternative.flag}" for alternative in alternatives)
-                topics[option.topic].description = f"One of {flags} is required."
-        _add(exclusive[option.exclusive] if option.exclusive else topics[option.topic], option)
-    return parser
-
-
-def flags_of(config: type[Options]) -> list[str]:
-    """Returns the flags of a verb, such as --output."""
-    return [f"--{option.flag}" for option in options_of(config) if not option.positional]
-
-
-def program() -> str:
-    """Returns the program's name as the user typed it."""
-    return "python -m beam_pipeline" if Path(sys.argv[0]).name == "__main__.py" else "tokenmill"
-
-
-def _add(group: Any, option: Option) -> None:
-    arguments: dict[str, Any] = {"help": option.help.replace("%", "%%")}
-    if option.kind is bool:
-        arguments["action"] = "store_false" if option.default else "store_true"
-    else:
-        arguments |= {"type": option.parse or option.kind, "metavar": option.metavar}
-        arguments |= {"choices": option.choices} if option.choices else {}
-        arguments |= {"nargs": "+"} if option.is_list else {}
-    if option.positional:
-        group.add_argument(option.name, **arguments)
-        return
-    if option.required and not option.exclusive:
-        arguments |= {"required": True, "help": f"{arguments['help']} Required."}
-    group.add_argument(f"--{option.flag}", dest=option.name, **arguments)
-
-
-def _check(option: Option, arguments: dict[str, Any]) -> None:
-    if option.needs and option.needs not in arguments:
-        raise UsageError(f"--{option.flag} requires --{option.needs}; add it, or omit --{option.flag}")
-    values = arguments[option.name] if option.is_list else [arguments[option.name]]
-    if (option.required or option.is_list) and "" in values:  # as a path, it would be the current folder
-        raise UsageError(f"{option.metavar if option.positional else f'--{option.flag}'}: must not be empty")
-    if option.bounds:
-        value, (minimum, maximum) = arguments[option.name], option.bounds
-        if not (minimum <= value and (maximum is None or value <= maximum)):
-            allowed = f"at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
-            raise UsageError(f"--{option.flag} {value}: must be {allowed}")
-
-
-def _build(config: type[_Config], arguments: dict[str, Any], prefix: str) -> _Config:
-    """Builds the dataclass from these values.
+def build(config: type[_Config], arguments: dict[str, Any], prefix: str = "") -> _Config:
+    """Builds the dataclass from the values of options, by their names.
 
     A dataclass within it is built only if its required options were given. Otherwise, the field keeps its default.
     """
@@ -214,7 +110,7 @@ def _build(config: type[_Config], arguments: dict[str, Any], prefix: str) -> _Co
         elif {
             inner + required.name for required in fields(hint) if required.default is MISSING
         } <= arguments.keys():
-            values[member.name] = _build(hint, arguments, inner)
+            values[member.name] = build(hint, arguments, inner)
     return config(**values)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from beam_pipeline.options.console_options import ConsoleConfig
 from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.options.option_fields import Options, option
 from beam_pipeline.options.option_values import (
@@ -35,7 +36,7 @@ class TrainTokenizerConfig(Options):
 
     Examples:
         tokenmill train-tokenizer --input 'texts/*.txt' --output tokenizer
-        tokenmill train-tokenizer --input 'texts/*.jsonl.gz' --model bpe --vocab_size 32000 --output tokenizer
+        tokenmill train-tokenizer --input 'texts/*.jsonl.gz' --model unigram --vocab_size 32000 --output tokenizer
         tokenmill train-tokenizer --dataset_name my/dataset --model wordpiece --lowercase --output tokenizer
 
     Any other option is passed to Beam, e.g. --runner DataflowRunner. Without --runner, this process runs the
@@ -48,14 +49,20 @@ class TrainTokenizerConfig(Options):
     input: InputConfig
     on_bad_record: Literal["fail", "skip"] = option("fail", topic="input")
     """Treatment of records that are not documents: fail ends the run; skip ignores them."""
-    model: Literal["unigram", "bpe", "wordpiece"] = option("unigram", topic="tokenizer")
-    """Kind of tokenizer: unigram and wordpiece for masked models, bpe (byte-level) for causal ones."""
+    model: Literal["bpe", "unigram", "wordpiece"] = option("bpe", topic="tokenizer")
+    """Kind of tokenizer. bpe and unigram are byte-level: decoding gives every text again, with its white space. bpe
+    adds no special tokens, like GPT-2; unigram puts <s> and </s> around a text, like RoBERTa. wordpiece is BERT's: it
+    keeps neither line breaks nor other white space, and words with characters that are rare in the sample become
+    [UNK]."""
     lowercase: bool = False
     """wordpiece: fold case and accents, as BERT's uncased models do."""
+    normalize: bool = False
+    """bpe, unigram: fold each text before it is encoded: to Unicode's NFKC (such as ﬁ to fi and ½ to 1⁄2), each run of
+    white space, line breaks included, to one space, and white space at the end to nothing."""
     vocab_size: int = option(25000, metavar="N", bounds=(300, 1 << 20))
-    """Number of tokens, special tokens included."""
-    allow_smaller_vocab: bool = False
-    """Accept a smaller vocabulary if the sample does not support that many tokens; otherwise this is an error."""
+    """Number of tokens, special tokens included; fewer if the sample does not support as many."""
+    strict: bool = False
+    """Fail if the sample does not support --vocab_size tokens."""
     sample_bytes: int = option(100 << 20, metavar="N", unit="MiB", bounds=(1, None))
     """Approximate size of the sample: bytes of documents, chosen by the seed."""
     seed: int = option(0, metavar="N", bounds=SEEDS)
@@ -68,11 +75,16 @@ class TrainTokenizerConfig(Options):
     """Replace the tokenizer in DIR."""
     resume: bool = option(False, affects_bytes=False)
     """Keep the tokenizer in DIR if it was made from the same input with the same options."""
+    console: ConsoleConfig = option(ConsoleConfig())
 
     def __post_init__(self) -> None:
         _refuse_overwrite_and_resume(self)
         if self.lowercase and self.model != "wordpiece":
             raise UsageError(f"--lowercase: requires --model wordpiece; a {self.model} tokenizer keeps case")
+        if self.normalize and self.model == "wordpiece":
+            raise UsageError(
+                "--normalize: a wordpiece tokenizer folds white space anyway, as BERT's do; omit it"
+            )
 
     def identity(self) -> dict[str, Any]:
         """See `Options.identity`."""
@@ -198,6 +210,7 @@ class PrepareConfig(Options):
     wait: bool = option(False, affects_bytes=False, default_text="return when the job is submitted")
     """Dataflow: follow the job to its end, show its messages and counters, and cancel it on Ctrl-C or SIGTERM. Other
     runners are always waited for."""
+    console: ConsoleConfig = option(ConsoleConfig())
 
     @classmethod
     def complete(cls, given: dict[str, Any]) -> None:
@@ -286,6 +299,7 @@ class ConvertConfig(Options):
     """Continue an earlier run with the same options: keep the shards that it finished in OUT."""
     wait: bool = option(False, topic="running", default_text="return when the job is submitted")
     """Dataflow: follow the job to its end."""
+    console: ConsoleConfig = option(ConsoleConfig())
 
     def __post_init__(self) -> None:
         _refuse_overwrite_and_resume(self)
@@ -301,6 +315,7 @@ class ConvertConfig(Options):
 class _FinishedDataset(Options):
     dataset: str = option(positional=True, metavar="OUT")
     """Folder of the dataset, or of one split."""
+    console: ConsoleConfig = option(ConsoleConfig())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -378,6 +393,7 @@ class FollowConfig(Options):
     """Region of the job, e.g. europe-west4."""
     cancel_on_signal: bool = option(False, default_text="leave it running")
     """Cancel the job on Ctrl-C or SIGTERM."""
+    console: ConsoleConfig = option(ConsoleConfig())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -385,6 +401,22 @@ class ReportConfig(_FinishedDataset):
     """Writes OUT/report.html, a page with a dataset's figures and some of its rows."""
 
     verb: ClassVar[str] = "report"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletionConfig(Options):
+    """Prints a script that completes the commands of tokenmill in a shell.
+
+    Examples:
+        tokenmill completion bash > ~/.local/share/bash-completion/completions/tokenmill
+        tokenmill completion zsh > ~/.zfunc/_tokenmill
+        tokenmill completion fish > ~/.config/fish/completions/tokenmill.fish
+    """
+
+    verb: ClassVar[str] = "completion"
+
+    shell: Literal["bash", "zsh", "fish"] = option(positional=True, metavar="SHELL")
+    """The shell: bash, zsh or fish."""
 
 
 VERBS: dict[str, type[Options]] = {
@@ -398,6 +430,7 @@ VERBS: dict[str, type[Options]] = {
         AnalyzeConfig,
         FollowConfig,
         ReportConfig,
+        CompletionConfig,
     )
 }
 

@@ -23,6 +23,7 @@ from beam_pipeline.report_page.text import count, option_value
 from beam_pipeline.support.amounts import counted, human_bytes
 from beam_pipeline.views.decoding import TextDecoder
 from beam_pipeline.views.reading import FinishedSplit
+from beam_pipeline.views.round_trip import RoundTrip
 from tokenmill_reader.charts import page_style
 from tokenmill_reader.console.escaping import visible
 
@@ -41,6 +42,7 @@ def render(splits: Sequence[FinishedSplit]) -> bytes:
         .render(
             css=Markup(page_style() + files(__package__).joinpath("page.css").read_text(encoding="utf-8")),
             manifest=splits[0].manifest,
+            round_trip=_round_trip(splits[0].manifest),
             splits=shown,
             total={name: sum(entry.totals[name] for entry in shown) for name in shown[0].totals},
             quantile_shares=_QUANTILES,
@@ -52,6 +54,12 @@ def render(splits: Sequence[FinishedSplit]) -> bytes:
         )
         .encode()
     )
+
+
+def _round_trip(manifest: Mapping[str, Any]) -> str | None:
+    """Describes what the tokenizer loses of the text; None if `prepare` saw nothing."""
+    entry = manifest.get("round_trip")
+    return None if entry is None else RoundTrip.from_json(entry).describe()
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Parses Beam's options, with an error for unknown ones, which Beam ignores; and answers questions about them."""
+"""Beam's options, and what follows from them."""
 
 from __future__ import annotations
 
@@ -6,17 +6,12 @@ import os
 from collections.abc import Sequence
 from typing import TypeVar
 
-import grpc
 from apache_beam.options.pipeline_options import (
     DirectOptions,
     PipelineOptions,
     PortableOptions,
     StandardOptions,
 )
-from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
-
-from beam_pipeline.support.errors import UsageError
-from tokenmill_reader.console.spelling import suggestion
 
 View = TypeVar("View", bound=PipelineOptions)
 
@@ -28,8 +23,6 @@ _LOCAL_RUNNERS = (
     "fnapirunner",
     "prismrunner",
 )
-
-_SECONDS_TO_ANSWER = 30
 
 _RUNNERS_WITH_WORKERS = ("", "directrunner", "switchingdirectrunner", "fnapirunner")
 
@@ -51,61 +44,9 @@ class _Options(PipelineOptions):
         return self._views[cls]
 
 
-def parse(argv: Sequence[str], flags: Sequence[str] = ()) -> PipelineOptions:
-    """Parses Beam's options from the rest of a command line.
-
-    Args:
-        argv: The arguments that the verb's parser does not know.
-        flags: The verb's own flags, one of which the user may have misspelt.
-
-    Raises:
-        UsageError: If neither this program nor Beam knows an option, nor the job service of a runner.
-    """
-    stray = [
-        word
-        for previous_word, word in zip(["", *argv], argv, strict=False)
-        if not word.startswith("--") and (not previous_word.startswith("--") or "=" in previous_word)
-    ]
-    options = _Options(list(argv))
-    if not argv:
-        return options
-    unknown = [*stray, *(f"--{name}" for name in unknown_names(options))]
-    endpoint = options.view_as(PortableOptions).job_endpoint
-    if unknown and endpoint:
-        known_options = _job_service_options(endpoint)
-        unknown = [name for name in unknown if name not in known_options]
-    if unknown:
-        raise UsageError(
-            f"unknown option {', '.join(unknown)}: neither this verb nor Beam has it"
-            f"{suggestion(unknown[0], flags)}; see --help"
-        )
-    return options
-
-
-def unknown_names(options: PipelineOptions) -> list[str]:
-    """Returns the given options that Beam does not know, without their dashes, sorted."""
-    known_options = PipelineOptions([]).get_all_options()
-    return sorted(set(options.get_all_options(retain_unknown_options=True)) - set(known_options))
-
-
-def _job_service_options(endpoint: str) -> set[str]:
-    """Returns the options of the runner behind a job service, with their dashes.
-
-    Raises:
-        UsageError: If no job service answers at the endpoint.
-    """
-    with grpc.insecure_channel(endpoint) as channel:
-        service = beam_job_api_pb2_grpc.JobServiceStub(channel)
-        request = beam_job_api_pb2.DescribePipelineOptionsRequest()
-        try:
-            response = service.DescribePipelineOptions(
-                request, timeout=_SECONDS_TO_ANSWER, wait_for_ready=True
-            )
-        except grpc.RpcError as error:
-            raise UsageError(
-                f"--job_endpoint {endpoint}: no job service answers there ({error.details()})"
-            ) from error
-    return {f"--{option.name}" for option in response.options}
+def parse(argv: Sequence[str]) -> PipelineOptions:
+    """Parses Beam's options, whose names are checked already."""
+    return _Options(list(argv))
 
 
 def runs_here(options: PipelineOptions) -> bool:

@@ -14,8 +14,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from beam_pipeline.dataset import lock, output_folder, output_place
 from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.options.input_options import InputConfig
-from beam_pipeline.options.option_fields import flags_of
-from beam_pipeline.options.verbs import VERBS, ConvertConfig, PrepareConfig
+from beam_pipeline.options.verbs import ConvertConfig, PrepareConfig
 from beam_pipeline.runners import beam_options, run
 from beam_pipeline.runners.dataflow import job_options
 from beam_pipeline.runners.dataflow.launch import is_active
@@ -41,7 +40,7 @@ class Launch:
     def on_dataflow(self) -> bool:
         return beam_options.runs_on_dataflow(self.options)
 
-    def plan(self, config: InputConfig) -> InputPlan:
+    def plan(self, config: InputConfig, *, skip_bad: bool) -> InputPlan:
         """Plans the input for the workers of this launch, and shows the user what is read.
 
         Raises:
@@ -49,8 +48,10 @@ class Launch:
         """
         if config.dataset and config.dataset.cache:
             output_place.check_place(filesystem.absolute(config.dataset.cache), "--dataset_cache")
-        input_plan = plan(config, local_files=beam_options.workers_see_local_files(self.options))
-        _log.info(describe_plan(input_plan, config))
+        input_plan = plan(
+            config, local_files=beam_options.workers_see_local_files(self.options), skip_bad=skip_bad
+        )
+        _log.info(describe_plan(input_plan))
         return input_plan
 
     def hold(self, folder: str, fingerprint: str) -> contextlib.AbstractContextManager[lock.Lock]:
@@ -165,10 +166,9 @@ def begin(verb: str, beam_args: Sequence[str], output: str) -> Launch:
         output: The folder that the verb writes, as the user gave it.
 
     Raises:
-        UsageError: If an option is unknown, the options of a Dataflow job are wrong, or the folder is inside a
-            dataset.
+        UsageError: If the options of a Dataflow job are wrong, or the folder is inside of a dataset.
     """
-    options = beam_options.parse(beam_args, flags_of(VERBS[verb]))
+    options = beam_options.parse(beam_args)
     filesystem.configure(options)
     launch = Launch(verb, options, filesystem.absolute(output))
     if launch.on_dataflow:

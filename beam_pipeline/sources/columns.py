@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from beam_pipeline.sources.lines import undecodable
 from beam_pipeline.sources.units import BadRecord, Records, utf8_sizes
 from beam_pipeline.support.errors import UsageError
+from tokenmill_reader.console.spelling import suggestion
 
 PIECE_BYTES = 4 << 20
 
@@ -37,6 +38,7 @@ def _column_path(source: str, schema: pa.Schema, key: str) -> tuple[str, ...]:
         if not pa.types.is_struct(column_type) or [field.name for field in column_type].count(name) != 1:
             raise UsageError(
                 f"{source}: has no column {key!r} (set by --text_key); its columns are {_join_names(schema.names)}"
+                f"{suggestion(key, schema.names)}"
             )
         column_type = column_type.field(name).type
     item = column_type.value_type if _is_list(column_type) else column_type

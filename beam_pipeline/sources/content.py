@@ -73,7 +73,7 @@ _COMPRESSION_MAGIC = {
 }
 
 
-class _Readable(Protocol):
+class Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
@@ -114,7 +114,7 @@ def open_text(file: BinaryIO, path: str, form: str, options: InputConfig) -> Bin
     return stream
 
 
-def _read_up_to(file: _Readable, size: int) -> bytes:
+def _read_up_to(file: Readable, size: int) -> bytes:
     """Returns the next `size` bytes, fewer only at the end of the file."""
     data = io.BytesIO()
     while data.tell() < size and (piece := file.read(size - data.tell())):

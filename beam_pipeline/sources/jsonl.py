@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator
@@ -13,10 +14,13 @@ import numpy as np
 import orjson
 
 from beam_pipeline.options.input_options import InputConfig
-from beam_pipeline.sources.lines import line_bounds, undecodable, whole_lines, without_bom
-from beam_pipeline.sources.text_keys import text_of
+from beam_pipeline.sources.content import HEAD, Readable
+from beam_pipeline.sources.lines import BOM, line_bounds, undecodable, whole_lines, without_bom
+from beam_pipeline.sources.text_keys import has_key, text_of
 from beam_pipeline.sources.units import BadRecord, Part, Records, utf8_sizes
+from tokenmill_reader.console.spelling import suggestion
 
+_MOST_OF_FIRST = 1 << 20  # bytes: a longer record is not checked before the run
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -33,6 +37,34 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
             lines = [block[span] for span in spans]
             records = _parse_each(part.name, starts + offset, lines, options)
         yield replace(records, crc=google_crc32c.value(raw_block))
+
+
+def missing_key_reason(file: Readable, options: InputConfig) -> str | None:
+    """Returns the reason why no record at a file's beginning has a text, or None if one has, or none is read there.
+
+    Args:
+        file: The content, positioned at its beginning.
+        options: The key is `text_key`.
+    """
+    head = b""
+    while b"\n" not in head.strip() and len(head) < _MOST_OF_FIRST:
+        piece = file.read(max(HEAD, len(head)))
+        if not piece:
+            head += b"\n"  # the last line may lack it
+            break
+        head += piece
+    records = []
+    for line in head[: head.rfind(b"\n") + 1].removeprefix(BOM).split(b"\n"):
+        with contextlib.suppress(ValueError, RecursionError):
+            records.append(_parse_record(line, options))
+    records = [record for record in records if isinstance(record, dict)]
+    if not records or any(has_key(record, options.text_key) for record in records):
+        return None
+    keys = sorted(records[0])
+    return (
+        f"its first records have no key {options.text_key!r} (set by --text_key); the keys of the first are "
+        f"{keys[:20]}{suggestion(options.text_key, keys)}"
+    )
 
 
 def _all_texts(block: bytes, spans: list[slice], options: InputConfig) -> list[str] | None:

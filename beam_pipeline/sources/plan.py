@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import get_args
 
 from beam_pipeline.options.input_options import Document, InputConfig, MixItem
-from beam_pipeline.sources import parquet
+from beam_pipeline.sources import jsonl, parquet
 from beam_pipeline.sources.compression import codec_of
 from beam_pipeline.sources.content import HEAD, open_text
 from beam_pipeline.sources.cutting import FileRange, InputFile, ListedFile, byte_ranges, common_folder, cut
+from beam_pipeline.sources.document_kinds import common_kind, document_kind
 from beam_pipeline.sources.listing import extension, list_items
 from beam_pipeline.sources.opening import open_start
 from beam_pipeline.sources.units import WorkUnit
@@ -34,6 +36,7 @@ _LARGE_UNIT_BYTES = 1 << 30
 _LARGE_FACTOR = 16
 _TEXT_PER_SECOND = 20e6  # of `prepare` as a whole, from docs/benchmarks.md
 _MAX_CHECKED = 256
+_MAX_EXTENSIONS = 5
 
 _log = logging.getLogger(__name__)
 
@@ -48,27 +51,31 @@ class InputPlan:
     """Sorted by path, without duplicates."""
     units: tuple[WorkUnit, ...]
     """Numbered from 0, in the order of (repeat, file name, offset)."""
+    config: InputConfig = field(compare=False)
+    """How to read them: `document` is `auto` only if it makes a difference, so that equal bytes have equal options."""
 
     @property
     def bytes(self) -> int:
         """The approximate size of the text that is read, repeats included."""
         return sum(unit.bytes for unit in self.units)
 
-    def longest_known(self, config: InputConfig) -> int:
-        """Returns the size of the longest document, if it is known before anything is read; otherwise 0.
+    @property
+    def longest_known(self) -> int:
+        """The size of the longest document that is a whole text file and is not compressed; 0 if there is none."""
+        return max((file.size for file in self.whole_files if not codec_of(file.path)), default=0)
 
-        It is known if documents are whole text files that are not compressed.
-        """
-        if config.document != "file":
-            return 0
-        return max((file.size for file in self.files if not codec_of(file.path)), default=0)
+    @property
+    def whole_files(self) -> Iterator[InputFile]:
+        """The text files that are one document each."""
+        text_files = (file for file in self.files if file.format == "text")
+        return (file for file in text_files if document_kind(file.path, self.config) == "file")
 
     def describe_files(self) -> list[dict[str, str | int]]:
         """Returns the files' paths and sizes, for manifests and fingerprints."""
         return [{"path": file.path, "bytes": file.size} for file in self.files]
 
 
-def plan(config: InputConfig, *, local_files: bool = True) -> InputPlan:
+def plan(config: InputConfig, *, local_files: bool = True, skip_bad: bool = False) -> InputPlan:
     """Lists the files and cuts them into units of about `config.unit_bytes` of text.
 
     A large file is cut into byte ranges or runs of row groups; neighbouring small files share a unit. The order of the
@@ -77,6 +84,7 @@ def plan(config: InputConfig, *, local_files: bool = True) -> InputPlan:
     Args:
         config: What to read.
         local_files: Whether the workers can read this machine's files.
+        skip_bad: Whether records without a text are skipped. Then some files, but not all, may lack the key of texts.
 
     Raises:
         UsageError: If a pattern matches no file, the workers cannot read a file, or a file contradicts the options.
@@ -86,32 +94,45 @@ def plan(config: InputConfig, *, local_files: bool = True) -> InputPlan:
 
         listed = huggingface.list_dataset(config, local_files=local_files)
     else:
-        listed = _list_files(config, local_files)
+        listed = _list_files(config, local_files, skip_bad)
     with elapsed("cutting the input into work units"):
         root = common_folder(entry.file.path for entry in listed)
         units = tuple(cut(listed, root, config.unit_bytes))
     if warning := _large_units(units, config.unit_bytes):
         _log.warning("WARNING: %s", warning)
-    return InputPlan(root, tuple(entry.file for entry in listed), units)
+    files = tuple(entry.file for entry in listed)
+    kind = common_kind((file.path for file in files if file.format == "text"), config)
+    return InputPlan(root, files, units, replace(config, document=kind))
 
 
-def describe_plan(input_plan: InputPlan, config: InputConfig) -> str:
+def describe_plan(input_plan: InputPlan) -> str:
     """Describes the input in one line: its files, its size and its documents."""
+    config = input_plan.config
     files, formats = input_plan.files, {file.format for file in input_plan.files}
     size = f"{megabytes(input_plan.bytes)}{' of text' if formats == {'text'} else ''}"
     if any(codec_of(file.path) for file in files):
         size = f"about {size}"
     if any(unit.repeat for unit in input_plan.units):
         size += ", repeats included"
-    choices = " or ".join(kind for kind in get_args(Document) if kind != config.document)
     documents = []
     if "text" in formats:
-        documents.append(f"a document is a {config.document} (--document {choices} changes it)")
+        documents.append(_describe_documents(input_plan))
     if formats - {"text"}:
         documents.append(f'a document is a record, its text under "{config.text_key}" (--text_key)')
     if len(documents) == 2:
         documents = [f"in text files, {documents[0]}", f"in other files, {documents[1]}"]
     return "; ".join([f"input: {counted(len(files), 'file')}, {size}", *documents])
+
+
+def _describe_documents(input_plan: InputPlan) -> str:
+    kind = input_plan.config.document
+    if kind == "auto":
+        extensions = Counter(extension(file.path) for file in input_plan.whole_files)
+        names = [name for name, _ in extensions.most_common(_MAX_EXTENSIONS)]
+        names += ["…"] * (len(extensions) > _MAX_EXTENSIONS)
+        return f"each file is a document if it is {', '.join(names)}, else each line (--document changes it)"
+    choices = " or ".join(choice for choice in get_args(Document) if choice not in ("auto", kind))
+    return f"a document is a {kind} (--document {choices} changes it)"
 
 
 def _large_units(units: Sequence[WorkUnit], unit_bytes: int) -> str | None:
@@ -136,7 +157,7 @@ def _large_units(units: Sequence[WorkUnit], unit_bytes: int) -> str | None:
     )
 
 
-def _list_files(config: InputConfig, local_files: bool) -> list[ListedFile]:
+def _list_files(config: InputConfig, local_files: bool, skip_bad: bool) -> list[ListedFile]:
     option = "--mix" if config.mix else "--input"
     items = config.mix or [MixItem(pattern, 1, 0.0) for pattern in config.input]
     with elapsed("listing the input"):
@@ -144,8 +165,8 @@ def _list_files(config: InputConfig, local_files: bool) -> list[ListedFile]:
         files = [InputFile(path, sizes[path], _format(path, config.input_format)) for path in sorted(sizes)]
     for file in tracked(files, len(files), label="check", unit="files"):
         _check_file(file, option, local_files, config.input_format)
-    _check_contents(files, config)
-    if config.document != "line" and not any(file.format == "text" for file in files):
+    _check_contents(files, config, skip_bad)
+    if config.document not in ("auto", "line") and not any(file.format == "text" for file in files):
         raise UsageError(
             f"--document {config.document}: applies to text files only, and the input has none "
             f"({files[0].path} is {files[0].format}); leave it out"
@@ -199,7 +220,7 @@ def _check_file(file: InputFile, option: str, local_files: bool, input_format: s
             raise UsageError(f"{option}: {file.path} cannot be read: its permissions do not allow it")
 
 
-def _check_contents(files: Sequence[InputFile], config: InputConfig) -> None:
+def _check_contents(files: Sequence[InputFile], config: InputConfig, skip_bad: bool) -> None:
     """Checks the first bytes of text and jsonl files.
 
     If there are many files, checks the first one with each extension and a sample of the others. The rest are checked
@@ -211,16 +232,20 @@ def _check_contents(files: Sequence[InputFile], config: InputConfig) -> None:
         sample = text_files[:: -(-2 * len(text_files) // _MAX_CHECKED)]
         text_files = [*list(first_by_extension.values())[: _MAX_CHECKED // 2], *sample]
 
-    def check(file: InputFile) -> None:
+    def check(file: InputFile) -> str | None:
         try:
             with open_start(file.path, HEAD) as opened:
-                open_text(opened, file.path, file.format, config)
+                stream = open_text(opened, file.path, file.format, config)
+                return jsonl.missing_key_reason(stream, config) if file.format == "jsonl" else None
         except OSError as error:
             raise UsageError(f"{file.path}: cannot be read: {error}") from error
 
     with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-        for _ in tracked(pool.map(check, text_files), len(text_files), label="look into", unit="files"):
-            pass
+        reasons = list(tracked(pool.map(check, text_files), len(text_files), label="look into", unit="files"))
+    wrong = [(file.path, reason) for file, reason in zip(text_files, reasons, strict=True) if reason]
+    if wrong and not (skip_bad and len(wrong) < len(files)):
+        path, reason = wrong[0]
+        raise UsageError(f"{path}: {reason}")
 
 
 def _cut_files(files: Sequence[InputFile], config: InputConfig) -> list[list[FileRange]]:
@@ -238,7 +263,7 @@ def _cut_files(files: Sequence[InputFile], config: InputConfig) -> list[list[Fil
             ranges = groups[file.path]
         elif codec_of(file.path):
             ranges = [FileRange(0, file.size, _EXPANSION * file.size)]
-        elif config.document == "file" and file.format == "text":
+        elif file.format == "text" and document_kind(file.path, config) == "file":
             ranges = [FileRange(0, file.size, file.size)] if file.size else []
         else:
             ranges = list(byte_ranges(file.size, config.unit_bytes))

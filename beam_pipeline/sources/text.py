@@ -9,6 +9,7 @@ import google_crc32c
 import numpy as np
 
 from beam_pipeline.options.input_options import InputConfig
+from beam_pipeline.sources.document_kinds import document_kind
 from beam_pipeline.sources.lines import line_bounds, undecodable, whole_lines, without_bom
 from beam_pipeline.sources.paragraphs import paragraphs
 from beam_pipeline.sources.units import BadRecord, Part, Records, utf8_sizes
@@ -18,10 +19,11 @@ _BLOCK_BYTES = 4 << 20
 
 def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
     """Yields the documents of a byte range, or of a whole file."""
-    if options.document == "line":
+    kind = document_kind(part.name, options)
+    if kind == "line":
         for offset, block in whole_lines(file, part.start, part.end):
             yield _line_records(part.name, *without_bom(offset, block), options)
-    elif options.document == "paragraph":
+    elif kind == "paragraph":
         for documents in paragraphs(file, part.start, part.end):
             yield _decode_documents(part.name, documents, options)
     else:

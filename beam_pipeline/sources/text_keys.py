@@ -6,6 +6,7 @@ strings are joined like the texts of several keys. If there are several keys, mi
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,6 +38,19 @@ def text_of(record: Mapping[str, Any], key: str, separator: str) -> tuple[str, s
     if not texts:
         return "", f"no text under any key of {key!r} (set by --text_key); the keys are {sorted(record)[:10]}"
     return separator.join(filter(None, texts)), None
+
+
+def has_key(record: Mapping[str, Any], key: str) -> bool:
+    """Returns whether a record has the key, or one of several keys.
+
+    >>> has_key({"data": {"text": None}}, "title,data.text"), has_key({"data": {}}, "title,data.text")
+    (True, False)
+    """
+    for text_key in [key] if key in record else key.split(","):
+        with contextlib.suppress(KeyError):
+            _value(record, text_key)
+            return True
+    return False
 
 
 def _value(record: Mapping[str, Any], key: str) -> Any:

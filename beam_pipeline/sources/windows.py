@@ -19,6 +19,7 @@ import numpy as np
 from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.sources import parquet
 from beam_pipeline.sources.compression import DecompressedFile, codec_of
+from beam_pipeline.sources.document_kinds import document_kind
 from beam_pipeline.sources.lines import whole_lines
 from beam_pipeline.sources.plan import InputPlan
 from beam_pipeline.sources.reading import read_unit
@@ -61,13 +62,13 @@ class SampleWindow:
 
 
 def windows(
-    input_plan: InputPlan, config: InputConfig, *, sample_bytes: int, seed: int
+    input_plan: InputPlan, config: InputConfig, *, sample_bytes: int, seed: int, places: int = _MIN_WINDOWS
 ) -> Iterator[SampleWindow]:
     """Yields the documents at evenly spaced places of the input, in random order, about `sample_bytes` together.
 
-    The seed determines the places and their order. A window of a compressed file or a row group is always at its
-    beginning. If documents are longer than windows, not all places are visited. If the input has no more than
-    `sample_bytes`, its units are the windows.
+    The seed determines the places, of which there are at least `places`, and their order. A window of a compressed file
+    or a row group is always at its beginning. If documents are longer than windows, not all places are visited. If the
+    input has no more than `sample_bytes`, its units are the windows.
 
     Raises:
         DataError: If a file can no longer be read, or is broken.
@@ -78,13 +79,13 @@ def windows(
             pieces = [(batch, 1.0) for batch in read_unit(unit, config)]
             yield SampleWindow(unit, pieces, max(1, unit.bytes), time.perf_counter() - start_time)
         return
-    num_places = max(_MIN_WINDOWS, sample_bytes // _MAX_WINDOW)
+    num_places = max(places, sample_bytes // _MAX_WINDOW)
     ends = np.cumsum([unit.bytes for unit in input_plan.units])
-    places = (np.arange(num_places) + key64("windows", seed) / 2**64) * input_plan.bytes / num_places
+    offsets = (np.arange(num_places) + key64("windows", seed) / 2**64) * input_plan.bytes / num_places
     starts: Counter[_WindowStart] = Counter()  # places with the same start share a larger window
-    for place, index in zip(places, np.searchsorted(ends, places, side="right"), strict=True):
+    for offset, index in zip(offsets, np.searchsorted(ends, offsets, side="right"), strict=True):
         unit = input_plan.units[index]
-        starts[_locate(unit, place - (ends[index] - unit.bytes), config)] += 1
+        starts[_locate(unit, offset - (ends[index] - unit.bytes), config)] += 1
     sizes = {file.path: file.size for file in input_plan.files}
     order = np.random.default_rng(key64("order of windows", seed)).permutation(len(starts))
     distinct_starts = list(starts.items())
@@ -104,11 +105,11 @@ def windows(
         if containing:
             containing[0].weight += weight
             continue
-        window, places = _read_window(start, sample_bytes / num_places * weight, config, sizes)
+        window, covered = _read_window(start, sample_bytes / num_places * weight, config, sizes)
         window.weight = weight
         consumed += window.text_bytes
-        if places:
-            long_documents.setdefault(path, []).append((*places, window))
+        if covered:
+            long_documents.setdefault(path, []).append((*covered, window))
         yield window
 
 
@@ -144,8 +145,9 @@ def is_at_beginning(unit: WorkUnit) -> bool:
 
 def _can_skip(unit: WorkUnit, part_index: int, config: InputConfig) -> bool:
     """Returns whether a part can be read from another place than its beginning."""
-    whole_file = unit.format == "text" and config.document == "file"
-    return not whole_file and not codec_of(unit.root + unit.parts[part_index].name)
+    name = unit.parts[part_index].name
+    whole_file = unit.format == "text" and document_kind(name, config) == "file"
+    return not whole_file and not codec_of(unit.root + name)
 
 
 def _read_window(

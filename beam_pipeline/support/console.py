@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+from tokenmill_reader.console import streams
 from tokenmill_reader.console.escaping import message
 
 
@@ -17,6 +19,11 @@ def print_above(line: str) -> None:
 
     tqdm.write(message(line), file=sys.stdout)
     sys.stdout.flush()
+
+
+def print_document(results: Mapping[str, Any]) -> None:
+    """Prints the results of a verb with --json: one document in one line."""
+    streams.print_data(streams.json_line(results))
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TextIO, TypeVar
 
 from tokenmill_reader.console.elapsed import MOMENT
+from tokenmill_reader.console.terminal import is_quiet, shows_bars
 
 Address = tuple[str, int]
 
@@ -44,7 +45,7 @@ def tracked(items: Iterable[Item], total: int, *, label: str, unit: str) -> Iter
         bar_format=_BAR,
         delay=MOMENT,
         leave=False,
-        disable=not sys.stderr.isatty(),
+        disable=not shows_bars(),
     )
 
 
@@ -136,7 +137,7 @@ class ProgressDisplay:
         _, unit, scale = next(entry for entry in self._stages if entry[0] == stage)
         done, total = self._done[stage] / scale, self._total.get(stage, 0) / scale
         tenths = scale > 1 and total < _MAX_WITH_TENTHS
-        if self._stream.isatty():
+        if shows_bars(self._stream):
             from tqdm import tqdm
 
             if self._shown_stage != stage:
@@ -154,10 +155,14 @@ class ProgressDisplay:
                 self._shown_stage = stage
             self._bar.total = max(total, done)
             self._bar.update(done - self._bar.n)
-        elif time.monotonic() - self._start_time >= self._delay and (
-            self._shown_stage != stage
-            or time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES
-            or done >= total
+        elif (
+            not is_quiet()
+            and time.monotonic() - self._start_time >= self._delay
+            and (
+                self._shown_stage != stage
+                or time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES
+                or done >= total
+            )
         ):
             self._shown_stage, self._last_line = stage, time.monotonic()
             share = f" {100 * done / total:.0f}%" if total else ""

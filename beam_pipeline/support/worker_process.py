@@ -29,9 +29,7 @@ _LOGGERS = ("apache_beam.runners.worker.sdk_worker_main", "apache_beam.options.p
 def main() -> None:
     """Runs Beam's worker."""
     streams.harden(shows=False)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches the launcher, which ends its workers
-    exit_with_launcher(int(sys.argv[1]))
-
+    start(int(sys.argv[1]))
     collect_garbage_rarely()
     sys.stderr = _WithoutUserErrors(sys.stderr)
     for name in _LOGGERS:
@@ -40,6 +38,12 @@ def main() -> None:
     from apache_beam.runners.worker import sdk_worker_main
 
     sdk_worker_main.main(sys.argv)
+
+
+def start(launcher: int) -> None:
+    """Prepares a worker process to end with its launcher, also after Ctrl-C, which reaches both."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    exit_with_launcher(launcher)
 
 
 class _WithoutUserErrors(io.TextIOBase):

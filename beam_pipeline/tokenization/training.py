@@ -6,8 +6,10 @@ trainer gets the alphabet. Unigram models are trained by SentencePiece, see unig
 
 from __future__ import annotations
 
+import functools
+import json
+import re
 import tempfile
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,8 +28,11 @@ from tokenizers import (
 )
 
 from beam_pipeline.support.errors import DataError
+from beam_pipeline.tokenization import normalization
+from beam_pipeline.tokenization.byte_level import byte_characters
+from beam_pipeline.tokenization.byte_units import UNITS
 from beam_pipeline.tokenization.normalization import FOLD_SPACE
-from beam_pipeline.tokenization.unigram_pieces import ASCII, COVERAGE, too_small, train_pieces
+from beam_pipeline.tokenization.unigram_pieces import train_pieces
 
 # `tokenizers`' trainers get texts in pieces of this many characters, since they use 100 bytes of memory per character.
 _MAX_TEXT_CHARS = 1 << 16
@@ -36,6 +41,16 @@ _MAX_TEXT_CHARS = 1 << 16
 _MIN_FREQUENCY = 2
 
 _SUBWORD = "##"
+
+# WordPiece models know ASCII and the most frequent characters that together make up this share of the sample.
+_COVERAGE = 0.9995
+_ASCII = [chr(code) for code in range(0x21, 0x7F)]
+
+# Words that a Unigram model is trained on: letters, digits, or signs, with the space before them, and white space. So
+# no piece joins two of these kinds. The signs are those of ASCII and the frequent punctuation of other scripts.
+_SIGNS = r"!-/:-@\[-`{-~\u00a1-\u00bf\u2010-\u2027\u2030-\u205e\u3001-\u303f\uff01-\uff0f\uff1a-\uff20"
+_WORDS = re.compile(rf" ?[{_SIGNS}]+| ?\d+| ?[^\s\d{_SIGNS}]+|[^\S \n]+|[ \n]+(?![^ \n])|[ \n]")
+_BYTE_CHARACTERS = {chr(byte): char for byte, char in byte_characters().items()}
 
 
 @dataclass(frozen=True)
@@ -69,51 +84,73 @@ def train(
     texts: Callable[[], Iterable[str]],
     *,
     vocab_size: int,
-    allow_smaller: bool = False,
+    strict: bool = False,
+    normalize: bool = False,
     lowercase: bool = False,
 ) -> TrainedTokenizer:
     """Trains a tokenizer.
 
     Args:
-        model: `unigram`, `bpe` or `wordpiece`.
+        model: `bpe`, `unigram` or `wordpiece`.
         texts: Returns an iterable of the sample's documents. It may be called more than once.
-        vocab_size: Number of tokens, special tokens included.
-        allow_smaller: Whether the vocabulary may be smaller if the sample does not support `vocab_size` tokens.
+        vocab_size: Number of tokens, special tokens included. There are fewer if the sample does not support as many.
+        strict: Whether that is an error.
+        normalize: Whether the tokenizer normalizes text to NFKC and folds white space. Not used by `wordpiece`, which
+            always folds it.
         lowercase: Whether the tokenizer lower-cases text and removes accents, as BERT's uncased models do. Only used by
             `wordpiece`.
 
     Raises:
-        DataError: If the sample does not support that many tokens, or needs more.
+        DataError: If the sample's characters need more tokens, or with `strict`, if it supports fewer.
     """
-    if model == "bpe":
-        trained = _train_bpe(texts(), vocab_size)
-    elif model == "wordpiece":
+    if model == "wordpiece":
         trained = _train_wordpiece(texts, vocab_size, lowercase)
     else:
-        trained = _train_unigram(texts(), vocab_size)
+        normalizer = _folding_normalizer() if normalize else None
+        normalized = map(_normalization(normalizer), texts()) if normalizer else texts()
+        trained = (_train_bpe if model == "bpe" else _train_unigram)(normalized, vocab_size)
+        if normalizer:
+            trained.tokenizer.normalizer = normalizer
     actual_size = trained.tokenizer.get_vocab_size()
-    if actual_size < vocab_size and not allow_smaller:
+    if actual_size < vocab_size and strict:
         raise DataError(
             f"--vocab_size {vocab_size}: the sample supports {actual_size} tokens at most; lower --vocab_size, sample "
-            "more text (--sample_bytes, --input), or use --allow_smaller_vocab"
+            "more text (--sample_bytes, --input), or omit --strict"
         )
     return trained
 
 
-def _train_unigram(texts: Iterable[str], vocab_size: int) -> TrainedTokenizer:
-    """Trains a Unigram model over words, with `<s> … </s>` around a text.
+def _folding_normalizer() -> normalizers.Normalizer:
+    """Returns a normalizer as in the tokenizers of T5, ALBERT and XLM-R."""
+    return normalizers.Sequence(
+        [
+            normalizers.NFKC(),
+            normalizers.Replace(Regex(FOLD_SPACE), " "),
+            normalizers.Strip(left=False, right=True),
+        ]
+    )
 
-    SentencePiece's `▁` marks the beginning of a word. Text is normalized to NFKC, and each run of white space to one
-    space, as in the tokenizers of T5, ALBERT and XLM-R. The special tokens have RoBERTa's ids, because transformers'
-    TensorFlow class for RoBERTa counts positions from a padding id of 1. The special tokens are pieces of the model,
-    too, but with scores so low that no text is ever segmented into them.
+
+def _normalization(normalizer: normalizers.Normalizer) -> Callable[[str], str]:
+    """Returns the function of a normalizer, which takes less memory than its own method."""
+    steps = normalization.steps(json.loads(normalizer.__getstate__()))
+    return lambda text: functools.reduce(lambda texts, step: step(texts), steps, [text])[0]
+
+
+def _train_unigram(texts: Iterable[str], vocab_size: int) -> TrainedTokenizer:
+    """Trains a byte-level Unigram model, with `<s> … </s>` around a text.
+
+    Like byte-level BPE, it represents every text byte by byte, so nothing is unknown, and decoding gives the text
+    again. The special tokens have RoBERTa's ids. They are pieces of the model, too, but with scores so low that no text
+    is ever segmented into them.
     """
     special = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
     words: Counter[str] = Counter()
     for text in texts:
-        words.update(unicodedata.normalize("NFKC", text).split())
-    pieces = train_pieces(words, vocab_size, len(special) - 1)[1:]  # without its unknown piece
-    # SentencePiece never joins letters and symbols, so it cannot learn a special token from text.
+        words.update(_WORDS.findall(text))
+    spelled = Counter({_in_byte_alphabet(word): count for word, count in words.items()})
+    pieces = train_pieces(spelled, vocab_size, len(special) - 1)[1:]  # without its unknown piece
+    # No piece joins letters and signs, so none can be a special token.
     if not {piece for piece, _ in pieces}.isdisjoint(special):
         raise AssertionError(f"one of {special} was learnt from text")
     # Lower than the score of spelling the token with single characters, each of which is a piece.
@@ -121,29 +158,30 @@ def _train_unigram(texts: Iterable[str], vocab_size: int) -> TrainedTokenizer:
     tokenizer = Tokenizer(
         models.Unigram([*((token, unreachable_score) for token in special), *pieces], unk_id=3)
     )
-    tokenizer.normalizer = normalizers.Sequence(
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            normalizers.NFKC(),
-            normalizers.Replace(Regex(FOLD_SPACE), " "),
-            normalizers.Strip(left=False, right=True),
+            pre_tokenizers.Split(Regex(UNITS), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    # "first", because "always" would insert a space after a mask that is not followed by one.
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
-    tokenizer.decoder = decoders.Metaspace(prepend_scheme="first")
+    tokenizer.decoder = decoders.ByteLevel()
     _add_special(tokenizer, special, mask="<mask>")
     _add_template(tokenizer, "<s>", "</s>")
     roles = {"bos": "<s>", "eos": "</s>", "cls": "<s>", "sep": "</s>"}
     return TrainedTokenizer(tokenizer, _roles(**roles, pad="<pad>", unk="<unk>", mask="<mask>"))
 
 
+def _in_byte_alphabet(word: str) -> str:
+    return "".join(map(_BYTE_CHARACTERS.__getitem__, word.encode().decode("latin-1")))
+
+
 def _train_bpe(texts: Iterable[str], vocab_size: int) -> TrainedTokenizer:
     """Trains a byte-level BPE model like GPT-2's. It represents every text byte by byte, so nothing is unknown.
 
     `<|endoftext|>` begins and ends documents (`prepare --append_eos` adds it). Padding has its own token, so that it is
-    never mistaken for the end of a document. `<|mask|>` makes the tokenizer suitable for masked models, too.
+    never mistaken for the end of a document. `<mask>` makes the tokenizer suitable for masked models, too.
     """
-    special = ("<|endoftext|>", "<|pad|>", "<|mask|>")
+    special = ("<|endoftext|>", "<pad>", "<mask>")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -155,7 +193,7 @@ def _train_bpe(texts: Iterable[str], vocab_size: int) -> TrainedTokenizer:
         show_progress=False,
     )
     tokenizer.train_from_iterator(_split_texts(texts), trainer)
-    _add_special(tokenizer, special, mask="<|mask|>")
+    _add_special(tokenizer, special, mask="<mask>")
     return TrainedTokenizer(
         tokenizer, _roles(bos=special[0], eos=special[0], pad=special[1], mask=special[2])
     )
@@ -165,6 +203,8 @@ def _train_wordpiece(
     texts: Callable[[], Iterable[str]], vocab_size: int, lowercase: bool
 ) -> TrainedTokenizer:
     """Trains a WordPiece model like BERT's, with `[CLS] … [SEP]` around a text.
+
+    As in BERT, words and signs are all that is left of a text: decoding puts spaces between them.
 
     The trainer numbers the characters inside words in the order of a hash map, and breaks ties by these numbers.
     Passing all of them as special tokens makes it number them in their order.
@@ -176,7 +216,10 @@ def _train_wordpiece(
     alphabet = _alphabet(texts(), tokenizer.normalizer)
     minimum = len(special) + 2 * len(alphabet)
     if vocab_size < minimum:
-        raise too_small(vocab_size, minimum)
+        raise DataError(
+            f"--vocab_size {vocab_size}: too small for the characters of this sample, which together with the special "
+            f"tokens need {minimum}"
+        )
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         min_frequency=_MIN_FREQUENCY,
@@ -201,7 +244,7 @@ def _train_wordpiece(
 
 
 def _alphabet(texts: Iterable[str], normalizer: normalizers.Normalizer) -> list[str]:
-    """Returns the characters of normalized words, sorted, without the rarest (see `COVERAGE`)."""
+    """Returns the characters of normalized words, sorted, without the rarest (see `_COVERAGE`)."""
     raw: Counter[str] = Counter()
     for text in texts:
         raw.update(text)
@@ -210,8 +253,8 @@ def _alphabet(texts: Iterable[str], normalizer: normalizers.Normalizer) -> list[
         counts.update(
             {normalized: count for normalized in normalizer.normalize_str(char) if not normalized.isspace()}
         )
-    missing_count = COVERAGE * counts.total()
-    chars = {normalized for char in ASCII for normalized in normalizer.normalize_str(char)}
+    missing_count = _COVERAGE * counts.total()
+    chars = {normalized for char in _ASCII for normalized in normalizer.normalize_str(char)}
     for char, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         if missing_count > 0:
             chars.add(char)

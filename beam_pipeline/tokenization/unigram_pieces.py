@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -19,12 +18,8 @@ from multiprocessing.connection import Connection
 import sentencepiece
 
 from beam_pipeline.support import worker_process
-from beam_pipeline.support.errors import DataError, WorkerDied
-
-# The vocabulary includes ASCII and the most frequent characters that together make up this share of the sample. This is
-# SentencePiece's default. Other characters are unknown. (Byte-level BPE knows every byte.)
-COVERAGE = 0.9995
-ASCII = [chr(code) for code in range(0x21, 0x7F)]
+from beam_pipeline.support.errors import WorkerDied
+from beam_pipeline.tokenization.tokenizer_json import BYTE_ALPHABET
 
 # SentencePiece adds up its threads' sums in order, so its result depends on the number of threads. Therefore this is a
 # constant, not the number of cores.
@@ -32,6 +27,12 @@ _THREADS = 16
 
 # In languages without spaces a "word" may be a whole document, and the training time grows faster than its length.
 _MAX_WORD_CHARS = 1 << 10
+
+# Bytes in a piece. SentencePiece's default is 16 characters, which have up to three bytes each.
+_MAX_PIECE = 32
+
+# No piece contains this character, which separates two copies of a word.
+_BORDER = "␟"
 
 # With fewer words, training takes less than about a second.
 _FEW_WORDS = 20_000
@@ -41,7 +42,7 @@ Pieces = list[tuple[str, float]]
 
 
 def train_pieces(words: Counter[str], vocab_size: int, num_special: int) -> Pieces:
-    """Trains a Unigram model on counted words.
+    """Trains a Unigram model on counted words, which are spelled in the byte alphabet.
 
     SentencePiece lets no other thread of its process run, so neither Ctrl-C nor the display of the elapsed time would
     work. Therefore a process of its own trains, unless there are few words.
@@ -52,10 +53,9 @@ def train_pieces(words: Counter[str], vocab_size: int, num_special: int) -> Piec
         num_special: The number of these that are not pieces of this model.
 
     Returns:
-        The unknown piece, then the others.
+        The unknown piece, then the others. Each character of the byte alphabet is a piece.
 
     Raises:
-        DataError: If the characters of the words need more tokens.
         WorkerDied: If the process died.
     """
     if len(words) < _FEW_WORDS:
@@ -95,54 +95,47 @@ def _train_and_send(
 
 def _train(words: Counter[str], vocab_size: int, num_special: int) -> Pieces:
     model = io.BytesIO()
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_weighted_lines(words),
-            input_format="tsv",
-            model_writer=model,
-            model_type="unigram",
-            vocab_size=vocab_size - num_special,
-            character_coverage=COVERAGE,
-            required_chars="".join(ASCII),
-            normalization_rule_name="identity",
-            remove_extra_whitespaces=False,
-            unk_id=0,
-            bos_id=-1,
-            eos_id=-1,
-            pad_id=-1,
-            num_threads=_THREADS,
-            max_sentence_length=2 * 4 * _MAX_WORD_CHARS + 1,  # bytes
-            hard_vocab_limit=False,  # otherwise a vocabulary that is too large is an error at the end of the training
-            minloglevel=2,
-        )
-    except RuntimeError as error:
-        match = re.search(r"smaller than required_chars. \d+ vs (\d+)", str(error))
-        if match:
-            raise too_small(vocab_size, int(match[1]) + num_special + 1) from error
-        raise
+    words = words + Counter(BYTE_ALPHABET)  # so that each of its characters becomes a piece
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=_weighted_lines(words),
+        input_format="tsv",
+        model_writer=model,
+        model_type="unigram",
+        vocab_size=vocab_size - num_special + 1,
+        user_defined_symbols=[_BORDER],
+        character_coverage=1.0,
+        normalization_rule_name="identity",
+        add_dummy_prefix=False,
+        remove_extra_whitespaces=False,
+        # The words have been split, and characters of the byte alphabet tell nothing about scripts.
+        split_by_unicode_script=False,
+        split_by_number=False,
+        max_sentencepiece_length=_MAX_PIECE,
+        unk_id=0,
+        bos_id=-1,
+        eos_id=-1,
+        pad_id=-1,
+        num_threads=_THREADS,
+        max_sentence_length=2 * 2 * _MAX_WORD_CHARS + len(_BORDER.encode()),
+        hard_vocab_limit=False,  # otherwise a vocabulary that is too large is an error at the end of the training
+        minloglevel=2,
+    )
     processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    return [(processor.id_to_piece(i), processor.get_score(i)) for i in range(processor.vocab_size())]
+    pieces = [(processor.id_to_piece(i), processor.get_score(i)) for i in range(processor.vocab_size())]
+    return [(piece, score) for piece, score in pieces if piece != _BORDER]
 
 
 def _weighted_lines(words: Counter[str]) -> Iterator[str]:
     """Yields lines of a text and a count, the most frequent first, and sorted by word if counts are equal.
 
-    SentencePiece starts from the strings that occur twice in the lines. So a word with a count of 2 or more is written
-    twice; otherwise the most frequent words would not become pieces. (Writing all occurrences, or the text itself, does
-    not give better vocabularies.)
+    SentencePiece starts from the strings that occur twice in the lines, of which it drops repeated ones. So a word with
+    a count of 2 or more is written twice in a line; otherwise the most frequent words would not become pieces. (Writing
+    all occurrences, or the text itself, does not give better vocabularies.)
     """
     for word, count in sorted(words.items(), key=lambda item: (-item[1], item[0])):
         for start in range(0, len(word), _MAX_WORD_CHARS):
             piece = word[start : start + _MAX_WORD_CHARS]
             if count > 1:
-                yield f"{piece} {piece}\t{count // 2}"
+                yield f"{piece}{_BORDER}{piece}\t{count // 2}"
             if count % 2:
                 yield f"{piece}\t1"
-
-
-def too_small(vocab_size: int, minimum: int) -> DataError:
-    """Returns the error for a vocabulary that cannot contain all characters."""
-    return DataError(
-        f"--vocab_size {vocab_size}: too small for the characters of this sample, which together with the special "
-        f"tokens need {minimum}"
-    )

@@ -28,11 +28,12 @@ import numpy as np
 
 from beam_pipeline.dataset import lock
 from beam_pipeline.dataset.own_files import SAVED_MODEL_RECORD, own_saved_model
-from beam_pipeline.options.option_fields import parse
+from beam_pipeline.options.command_line import Parsed, parse
 from beam_pipeline.options.verbs import AnalyzeConfig
 from beam_pipeline.runners import beam_options
 from beam_pipeline.runners.run import run
 from beam_pipeline.support import filesystem
+from beam_pipeline.support.console import print_document
 from beam_pipeline.views.reading import FinishedSplit, open_dataset
 from tokenmill_reader.format.manifest import describe_file
 from tokenmill_reader.format.names import TRANSFORM_FN
@@ -43,7 +44,7 @@ _IDS_PER_INSTANCE = 4096
 _POINTS_PER_BIN = 16
 
 
-def main(argv: Sequence[str]) -> None:
+def main(argv: Sequence[str] | Parsed) -> None:
     """Runs the verb with these arguments.
 
     Raises:
@@ -52,26 +53,46 @@ def main(argv: Sequence[str]) -> None:
     config, _ = parse(AnalyzeConfig, argv)
     dataset = filesystem.absolute(config.dataset)
     with lock.hold_dataset(dataset, verb="analyze"):
-        for line in analyze(dataset):
-            print(line, flush=True)
+        analyzed = {}
+        for name, lengths in analyze(dataset):
+            analyzed[name] = lengths
+            if not config.console.json:
+                print(describe_lengths(name, lengths), flush=True)
+    if config.console.json:
+        print_document({"dataset": dataset, "splits": analyzed})
 
 
-def analyze(dataset: str) -> Iterator[str]:
+Lengths = dict[str, dict[str, float]]
+"""`document_tokens` and `document_bytes` → `mean` and `median` of a split; empty if it has no documents."""
+
+
+def analyze(dataset: str) -> Iterator[tuple[str, Lengths]]:
     """Analyzes every split of a dataset, or the one split in the folder.
 
     Yields:
-        A line about each split when it is done.
+        The name of each split when it is done, and the lengths of its documents.
 
     Raises:
         DataError: If the folder is not a finished dataset.
     """
     for split in open_dataset(dataset):
-        yield _analyze_split(split)
+        yield split.name, _analyze_split(split)
 
 
-def _analyze_split(split: FinishedSplit) -> str:
+def describe_lengths(name: str, lengths: Lengths) -> str:
+    """Describes a split that is analyzed in one line."""
+    if not lengths:
+        return f"{name}: contains no documents: nothing to analyze"
+    medians = ", ".join(
+        f"{length['median']:,.0f} {unit.rpartition('_')[2]} (mean {length['mean']:,.1f})"
+        for unit, length in lengths.items()
+    )
+    return f"{name}: {TRANSFORM_FN} written; the median document has {medians}"
+
+
+def _analyze_split(split: FinishedSplit) -> Lengths:
     if not split.manifest["totals"]["documents"]:
-        return f"{split.name}: contains no documents: nothing to analyze"
+        return {}
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
     import tensorflow_transform as tft
@@ -99,11 +120,7 @@ def _analyze_split(split: FinishedSplit) -> str:
         run(build, beam_options.parse([]))
         lengths = _look_up_lengths(tf, tft, str(Path(folder, "out")))
         _publish(Path(folder, "out", TRANSFORM_FN), split.folder)
-    medians = ", ".join(
-        f"{median:,.0f} {name.rpartition('_')[2]} (mean {mean:,.1f})"
-        for name, (mean, median) in lengths.items()
-    )
-    return f"{split.name}: {TRANSFORM_FN} written; the median document has {medians}"
+    return lengths
 
 
 def _instances(statistics: Mapping[str, Any], features: Sequence[str]) -> Iterator[dict[str, list]]:
@@ -163,12 +180,15 @@ def _preprocessing_fn(tf: Any, tft: Any) -> Callable[[Mapping[str, Any]], dict[s
     return preprocessing_fn
 
 
-def _look_up_lengths(tf: Any, tft: Any, folder: str) -> dict[str, tuple[float, float]]:
-    """Returns (mean, median) of each length from the saved function. This also proves that it can be loaded."""
+def _look_up_lengths(tf: Any, tft: Any, folder: str) -> Lengths:
+    """Returns the lengths from the saved function. This also proves that it can be loaded."""
     lengths = {name: tf.ragged.constant([[1]], tf.int64) for name in _LENGTHS}
     outputs = tft.TFTransformOutput(folder).transform_raw_features(lengths)
     return {
-        name: (float(outputs[f"{name}_mean"][0]), float(outputs[f"{name}_quantiles"][0][_BUCKETS // 2 - 1]))
+        name: {
+            "mean": float(outputs[f"{name}_mean"][0]),
+            "median": float(outputs[f"{name}_quantiles"][0][_BUCKETS // 2 - 1]),
+        }
         for name in _LENGTHS
     }
 

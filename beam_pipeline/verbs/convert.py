@@ -11,7 +11,7 @@ from beam_pipeline.dataset import output_place
 from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.formats.choice import format_class, format_of
-from beam_pipeline.options.option_fields import parse
+from beam_pipeline.options.command_line import Parsed, parse
 from beam_pipeline.options.verbs import ConvertConfig
 from beam_pipeline.runners import beam_options, launching
 from beam_pipeline.runners.launching import Launch
@@ -25,15 +25,17 @@ from beam_pipeline.steps.convert import (
 )
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.amounts import counted
+from beam_pipeline.support.console import print_document
 from beam_pipeline.support.errors import DataError, UsageError
 from beam_pipeline.verbs.report import write_report
+from beam_pipeline.verbs.summary import print_submitted
 from beam_pipeline.views.reading import FinishedSplit, open_dataset
 from tokenmill_reader.format.inputs import inputs_entry
 from tokenmill_reader.format.manifest import output_format_of
 from tokenmill_reader.format.names import DOCUMENT_FORMATS, INPUTS, MANIFEST, REPORT, ROW_FORMATS, TOKENIZER
 
 
-def main(argv: Sequence[str]) -> None:
+def main(argv: Sequence[str] | Parsed) -> None:
     """Runs the verb with these arguments.
 
     Raises:
@@ -51,13 +53,21 @@ def main(argv: Sequence[str]) -> None:
         if held is not None:
             is_done = _make(launch, held, config, source, splits)
     if not is_done:
-        print(f"{config.output} will be complete when the job is done")
+        print_submitted(config.console, config.output)
         return
-    if held is None:
+    if held is None and not config.console.json:
         print(f"{config.output} already contains this dataset, finished: nothing to do")
     if not filesystem.exists(filesystem.join(launch.output, REPORT)):
         with launch.hold(filesystem.join(launch.output, STAGING), fingerprint):
             write_report(launch.output)
+    if config.console.json:
+        written = {
+            split.name: {"records": split.manifest["num_records"], "shards": len(split.manifest["shards"])}
+            for split in splits
+        }
+        results = {"output": launch.output, "finished": True, "output_format": config.output_format}
+        print_document(results | {"splits": written})
+        return
     for split in splits:
         shards = counted(len(split.manifest["shards"]), "shard")
         has_documents = split.manifest["max_length"] is None

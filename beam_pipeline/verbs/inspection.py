@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from beam_pipeline.options.option_fields import parse
+from beam_pipeline.options.command_line import Parsed, parse
 from beam_pipeline.options.verbs import InspectConfig
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.amounts import counted
+from beam_pipeline.support.console import print_document
 from beam_pipeline.support.errors import DataError, UsageError
+from beam_pipeline.verbs.inspection_documents import Record, record_document, summary_document
 from beam_pipeline.views.decoding import TextDecoder
 from beam_pipeline.views.describing import describe_units, stretches_of
 from beam_pipeline.views.reading import FinishedSplit, Origin, Row, open_dataset
@@ -23,7 +25,7 @@ _CONTEXT = 60  # characters shown on each side of a match of `--grep`
 _AUTO_SECONDS = 10.0  # approximate limit of `--trace auto`
 
 
-def main(argv: Sequence[str]) -> None:
+def main(argv: Sequence[str] | Parsed) -> None:
     """Runs the verb with these arguments.
 
     Raises:
@@ -32,12 +34,21 @@ def main(argv: Sequence[str]) -> None:
     """
     config, _ = parse(InspectConfig, argv)
     splits = open_dataset(filesystem.absolute(config.dataset))
-    if config.record:
-        lines = _record_lines(config, splits)
-    elif config.grep is not None:
-        lines = _grep_lines(config, splits)
+    if config.grep is not None:
+        _print_matches(config, splits)
+    elif config.record:
+        record = _find(config, splits)
+        if config.console.json:
+            print_document(record_document(record, tokens=config.tokens))
+        else:
+            _print_lines(_record_lines(record, config))
+    elif config.console.json:
+        print_document(summary_document(splits))
     else:
-        lines = _summary_lines(splits)
+        _print_lines(_summary_lines(splits))
+
+
+def _print_lines(lines: Iterable[str]) -> None:
     for line in lines:
         print(line, flush=True)
 
@@ -94,36 +105,43 @@ def _figures(split: FinishedSplit) -> tuple[str, ...]:
     )
 
 
-def _record_lines(config: InspectConfig, splits: Sequence[FinishedSplit]) -> Iterator[str]:
-    """Yields the lines for one record: its place, its origin and its content."""
-    name, shard, record = config.record
+def _find(config: InspectConfig, splits: Sequence[FinishedSplit]) -> Record:
+    """Returns the record of `--record`, traced to its documents if `--trace` asks for it."""
+    name, shard, number = config.record
     split = next((split for split in splits if split.name == name), None)
     if split is None:
         names = ", ".join(split.name for split in splits)
-        raise UsageError(f"--record {name}:{shard}:{record}: there is no split {name!r}, only {names}")
-    row = split.row(shard, record)
-    origin = split.origin(shard, record)
-    decoder = split.decoder()
-    unit = "the tails" if origin.is_of_tails else f"work unit {origin.units[0].index}"
-    yield f"record  {split.shard_path(shard)}, number {record}"
-    yield (
-        f"row     {origin.position:,} of the {origin.rows:,} from {unit}; "
-        f"{origin.rank:,} of the split's {split.manifest['num_records']:,} before the shuffle"
-    )
-    yield from _source_lines(origin)
-    yield f"tokens  {len(row.ids):,}, and {row.padding:,} of padding"
-    tracer = Tracer(split)
-    parts = None
+        raise UsageError(f"--record {name}:{shard}:{number}: there is no split {name!r}, only {names}")
+    split.decoder()  # raises before the tracing if the tokenizer cannot be loaded
+    row = split.row(shard, number)
+    origin = split.origin(shard, number)
+    tracer, parts, reason = Tracer(split), None, None
     if config.trace != "never":
         try:
             max_seconds = _AUTO_SECONDS if config.trace == "auto" else None
             parts = tracer.trace(origin, row, max_seconds=max_seconds)
-        except NotTraced as reason:
-            hint = "; --trace always takes as long as necessary" if isinstance(reason, TraceTooSlow) else ""
-            yield f"traced  only to its work unit: {visible(str(reason), one_line=True)}{hint}"
-    yield ""
+        except NotTraced as error:
+            hint = "; --trace always takes as long as necessary" if isinstance(error, TraceTooSlow) else ""
+            reason = f"{error}{hint}"
     stretches = stretches_of(row, parts, tracer.starts(origin, row))
-    yield from _content_lines(row, stretches, decoder, config.tokens)
+    return Record(split, shard, number, row=row, origin=origin, stretches=stretches, untraced_reason=reason)
+
+
+def _record_lines(record: Record, config: InspectConfig) -> Iterator[str]:
+    """Yields the lines for one record: its place, its origin and its content."""
+    row, origin = record.row, record.origin
+    unit = "the tails" if origin.is_of_tails else f"work unit {origin.units[0].index}"
+    yield f"record  {record.split.shard_path(record.shard)}, number {record.number}"
+    yield (
+        f"row     {origin.position:,} of the {origin.rows:,} from {unit}; "
+        f"{origin.rank:,} of the split's {record.split.manifest['num_records']:,} before the shuffle"
+    )
+    yield from _source_lines(origin)
+    yield f"tokens  {len(row.ids):,}, and {row.padding:,} of padding"
+    if record.untraced_reason is not None:
+        yield f"traced  only to its work unit: {visible(record.untraced_reason, one_line=True)}"
+    yield ""
+    yield from _content_lines(row, record.stretches, record.split.decoder(), config.tokens)
 
 
 def _source_lines(origin: Origin) -> Iterator[str]:
@@ -150,16 +168,36 @@ def _content_lines(
             yield visible("".join(piece.text for piece in decoder.pieces(row.ids[start:end].tolist())))
 
 
-def _grep_lines(config: InspectConfig, splits: Sequence[FinishedSplit]) -> Iterator[str]:
-    """Yields a line for each record whose text matches.
+def _print_matches(config: InspectConfig, splits: Sequence[FinishedSplit]) -> None:
+    """Prints the records whose text matches, each at once unless with --json.
 
     Raises:
         DataError: If no record matches.
     """
+    matches = []
+    for match in islice(_matches(config, splits), config.most + 1):
+        matches.append(match)
+        if len(matches) <= config.most and not config.console.json:
+            split, shard, record, text = match
+            print(f"{split}:{shard}:{record}  {visible(text, one_line=True)}", flush=True)
+    has_more = len(matches) > config.most
+    if config.console.json:
+        names = ("split", "shard", "record", "text")
+        shown = [dict(zip(names, match, strict=True)) for match in matches[: config.most]]
+        print_document({"matches": shown, "complete": not has_more})
+    elif has_more:
+        print(f"… and perhaps more: these are the first {config.most} (--most)")
+    if not matches:
+        raise DataError(
+            f"no record contains {config.grep!r} (a text that continues in the next row is not found)"
+        )
+
+
+def _matches(config: InspectConfig, splits: Sequence[FinishedSplit]) -> Iterator[tuple[str, int, int, str]]:
+    """Yields the split, the shard and the number of each record whose text matches, and the text around the match."""
     flags = re.IGNORECASE if config.ignore_case else 0
     pattern = re.compile(config.grep if config.regex else re.escape(config.grep), flags)
     decoder = splits[0].decoder()
-    num_matches = 0
     for split in splits:
         for shard in range(len(split.manifest["shards"])):
             rows = enumerate(split.rows(shard))
@@ -167,19 +205,10 @@ def _grep_lines(config: InspectConfig, splits: Sequence[FinishedSplit]) -> Itera
                 texts = decoder.texts([row.ids.tolist() for _, row in batch])
                 for (record, _), text in zip(batch, texts, strict=True):
                     if match := pattern.search(text):
-                        if num_matches == config.most:
-                            yield f"… and perhaps more: these are the first {num_matches} (--most)"
-                            return
-                        yield f"{split.name}:{shard}:{record}  {_excerpt(text, *match.span())}"
-                        num_matches += 1
-    if not num_matches:
-        raise DataError(
-            f"no record contains {config.grep!r} (a text that continues in the next row is not found)"
-        )
+                        yield split.name, shard, record, _excerpt(text, *match.span())
 
 
 def _excerpt(text: str, match_start: int, match_end: int) -> str:
-    """Returns a match with the text around it, as one line."""
-    excerpt_start, excerpt_end = max(0, match_start - _CONTEXT), min(len(text), match_end + _CONTEXT)
-    shown = visible(text[excerpt_start:excerpt_end], one_line=True)
-    return f"{'…' * (excerpt_start > 0)}{shown}{'…' * (excerpt_end < len(text))}"
+    """Returns a match with the text around it."""
+    start, end = max(0, match_start - _CONTEXT), min(len(text), match_end + _CONTEXT)
+    return f"{'…' * (start > 0)}{text[start:end]}{'…' * (end < len(text))}"

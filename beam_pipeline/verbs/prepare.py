@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
 
@@ -18,7 +18,7 @@ from beam_pipeline.engines.engine import HF_SPEED, check_engine
 from beam_pipeline.engines.unknown_text import describe_unknown
 from beam_pipeline.formats.choice import format_class, format_for
 from beam_pipeline.native import library as native
-from beam_pipeline.options.option_fields import parse
+from beam_pipeline.options.command_line import Parsed, parse
 from beam_pipeline.options.verbs import PrepareConfig
 from beam_pipeline.runners import beam_options, launching
 from beam_pipeline.runners.launching import Launch
@@ -27,17 +27,20 @@ from beam_pipeline.sources.units import write_plan
 from beam_pipeline.steps import graph
 from beam_pipeline.steps.job import Job
 from beam_pipeline.support import filesystem, memory
+from beam_pipeline.support.console import print_document
 from beam_pipeline.support.errors import UsageError
 from beam_pipeline.tokenization.description import TokenizerDescription, describe_tokenizer
 from beam_pipeline.tokenization.load_check import check_copy
 from beam_pipeline.tokenization.template import Template
 from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
-from beam_pipeline.verbs.analysis import analyze
+from beam_pipeline.verbs.analysis import Lengths, analyze, describe_lengths
 from beam_pipeline.verbs.estimate import Estimate, estimate, likely_records, needed_memory
-from beam_pipeline.verbs.estimate_lines import describe_estimate
+from beam_pipeline.verbs.estimate_lines import describe_estimate, estimate_document
+from beam_pipeline.verbs.first_look import check_documents
 from beam_pipeline.verbs.report import write_report
 from beam_pipeline.verbs.results import PreparedDataset, read_summary
-from beam_pipeline.verbs.summary import print_summary
+from beam_pipeline.verbs.summary import print_submitted, print_summary
+from beam_pipeline.views.round_trip import RoundTrip
 from tokenmill_reader.console.elapsed import elapsed
 from tokenmill_reader.format.inputs import describe_inputs, encode_inputs
 from tokenmill_reader.format.limits import MOST_IDS
@@ -61,6 +64,8 @@ class CheckedRun:
     template: Template
     pad_id: int
     planned: InputPlan
+    lost: RoundTrip | None
+    """What the tokenizer loses of a sample of the documents, if anything."""
 
     @cached_property
     def inputs(self) -> bytes:
@@ -72,6 +77,7 @@ class CheckedRun:
         tokenizer = self.tokenizer
         files = [describe_file(name, data) for name, data in sorted(tokenizer.files.items())]
         return {
+            **({"round_trip": self.lost.to_json()} if self.lost else {}),
             "bytes_version": _BYTES_VERSION,
             "versions": {"tokenmill": __version__, "tokenizers": version("tokenizers")},
             "config": self.config.identity(),
@@ -98,7 +104,7 @@ class CheckedRun:
         return fingerprint_of(*(parts[key] for key in ("bytes_version", "config", "inputs", "tokenizer")))
 
 
-def main(argv: Sequence[str]) -> None:
+def main(argv: Sequence[str] | Parsed) -> None:
     """Runs the verb with these arguments.
 
     Raises:
@@ -108,19 +114,24 @@ def main(argv: Sequence[str]) -> None:
     config, beam_args = parse(PrepareConfig, argv)
     if config.estimate:
         estimated, checked = estimate_run(config, beam_args)
-        vocab_size = checked.tokenizer.vocab_size
-        for line in describe_estimate(estimated, config, checked.planned, vocab_size):
+        arguments = (estimated, config, checked.planned, checked.tokenizer.vocab_size)
+        if config.console.json:
+            print_document(estimate_document(*arguments))
+            return
+        for line in describe_estimate(*arguments):
             print(line)
         return
     prepared = prepare(config, beam_args)
     if not prepared.finished:
-        print(f"{config.output} will be complete when the job is done")
-        return
-    if prepared.seconds is None:
-        print(f"{config.output} already contains this dataset, finished: nothing to do")
-    for line in prepared.analysis:
-        print(line)
-    print_summary(config, prepared.output, prepared.seconds)
+        print_submitted(config.console, config.output)
+    elif config.console.json:
+        print_document(prepared.to_json())
+    else:
+        if prepared.seconds is None:
+            print(f"{config.output} already contains this dataset, finished: nothing to do")
+        for name, lengths in prepared.analysis.items():
+            print(describe_lengths(name, lengths))
+        print_summary(config, prepared.output, prepared.seconds)
 
 
 def prepare(config: PrepareConfig, beam_args: Sequence[str]) -> PreparedDataset:
@@ -148,7 +159,7 @@ def prepare(config: PrepareConfig, beam_args: Sequence[str]) -> PreparedDataset:
     if not is_done:
         return PreparedDataset(output=output, finished=False)
     seconds = None if held is None else time.monotonic() - began
-    analysis: tuple[str, ...] = ()
+    analysis: dict[str, Lengths] = {}
     if any(_missing_views(config, output)):
         with launch.hold(filesystem.join(output, STAGING), fingerprint):
             analysis = _add_views(config, output)
@@ -192,7 +203,10 @@ def check_run(config: PrepareConfig, launch: Launch, planned: InputPlan | None =
     pad_id = _pad_id(config, tokenizer)
     for note in tokenizer.notes:
         _log.info(note)
-    planned = launch.plan(config.input) if planned is None else planned
+    if planned is None:
+        planned = launch.plan(config.input, skip_bad=config.on_bad_record == "skip")
+    config = replace(config, input=planned.config)
+    lost = check_documents(config, planned, tokenizer)
     format_for(config, tokenizer.vocab_size).check_records(likely_records(config, planned.bytes))
     if _joins_silently(config, template):
         eos_hint = (
@@ -206,7 +220,9 @@ def check_run(config: PrepareConfig, launch: Launch, planned: InputPlan | None =
         )
     if beam_options.runs_here(launch.options) and not (config.skip_memory_check or config.estimate):
         _check_memory(config, planned, tokenizer)
-    return CheckedRun(config=config, tokenizer=tokenizer, template=template, pad_id=pad_id, planned=planned)
+    return CheckedRun(
+        config=config, tokenizer=tokenizer, template=template, pad_id=pad_id, planned=planned, lost=lost
+    )
 
 
 def estimate_run(config: PrepareConfig, beam_args: Sequence[str]) -> tuple[Estimate, CheckedRun]:
@@ -267,12 +283,12 @@ def _missing_views(config: PrepareConfig, output: str) -> tuple[bool, bool]:
     return not report, config.analyze and not all(map(filesystem.exists, models))
 
 
-def _add_views(config: PrepareConfig, output: str) -> tuple[str, ...]:
-    """Adds the views that a finished dataset lacks. Needs the lock. Returns lines about the analysis."""
+def _add_views(config: PrepareConfig, output: str) -> dict[str, Lengths]:
+    """Adds the views that a finished dataset lacks. Needs the lock. Returns what the analysis has determined."""
     lacks_report, lacks_analysis = _missing_views(config, output)
     if lacks_report:
         write_report(output)
-    return tuple(analyze(output)) if lacks_analysis else ()
+    return dict(analyze(output)) if lacks_analysis else {}
 
 
 def _pad_id(config: PrepareConfig, tokenizer: TokenizerDescription) -> int:
@@ -323,9 +339,7 @@ def _check_memory(config: PrepareConfig, planned: InputPlan, tokenizer: Tokenize
     if config.dedup == "exact":
         remedies.append("omit --dedup exact")
     memory.check(
-        needed_memory(
-            config, planned.bytes, tokenizer.vocab_size, longest_bytes=planned.longest_known(config.input)
-        ),
+        needed_memory(config, planned.bytes, tokenizer.vocab_size, longest_bytes=planned.longest_known),
         memory.available(),
         remedy=", or ".join(remedies),
     )

@@ -6,17 +6,18 @@ from collections.abc import Sequence
 
 from beam_pipeline.dataset import lock
 from beam_pipeline.dataset.own_pages import is_own_page, signed_page
-from beam_pipeline.options.option_fields import parse
+from beam_pipeline.options.command_line import Parsed, parse
 from beam_pipeline.options.verbs import ReportConfig
 from beam_pipeline.report_page.page import render
 from beam_pipeline.support import filesystem
+from beam_pipeline.support.console import print_document
 from beam_pipeline.support.errors import DataError
 from beam_pipeline.views.reading import open_dataset
 from tokenmill_reader.console.elapsed import elapsed
 from tokenmill_reader.format.names import REPORT
 
 
-def main(argv: Sequence[str]) -> None:
+def main(argv: Sequence[str] | Parsed) -> None:
     """Runs the verb with these arguments.
 
     Raises:
@@ -25,7 +26,11 @@ def main(argv: Sequence[str]) -> None:
     config, _ = parse(ReportConfig, argv)
     dataset = filesystem.absolute(config.dataset)
     with lock.hold_dataset(dataset, verb="report"):
-        print(write_report(dataset))
+        path = write_report(dataset)
+    if config.console.json:
+        print_document({"dataset": dataset, "report": path})
+    else:
+        print(path)
 
 
 def write_report(dataset: str) -> str:

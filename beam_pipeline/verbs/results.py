@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import escape
@@ -12,7 +13,9 @@ from beam_pipeline.dataset import manifest
 from beam_pipeline.support import filesystem
 from tokenmill_reader.format.names import REPORT
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # Beam takes seconds to import
+    from beam_pipeline.verbs.analysis import Lengths
+    from beam_pipeline.views.round_trip import RoundTrip
     from tokenmill_reader.dataset import Dataset
 
 
@@ -49,8 +52,8 @@ class PreparedDataset:
     """The number of records, and of those that did not become documents, by the reason."""
     engines: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
     """The libraries that encoded the documents, as in the manifest."""
-    analysis: tuple[str, ...] = field(default=(), repr=False)
-    """Lines about the analysis, if the run has added it."""
+    analysis: Mapping[str, Lengths] = field(default_factory=dict, repr=False)
+    """The lengths of the documents of each split, if the run has added the analysis."""
 
     def open(self, split: str = "train", **options: Any) -> Dataset:
         """Opens a split for reading. Options are those of `tokenmill_reader.Dataset.open`."""
@@ -62,10 +65,10 @@ class PreparedDataset:
         """Returns the summary as JSON values."""
         if not self.finished:
             return {"output": self.output, "finished": False}
-        return asdict(self) | {
-            "engines": list(self.engines),
-            "analysis": list(self.analysis),
-        }
+        values = asdict(self) | {"engines": list(self.engines)}
+        if not self.analysis:
+            del values["analysis"]
+        return values
 
     def _repr_html_(self) -> str:
         if not self.finished:
@@ -89,15 +92,20 @@ class TrainedTokenizer:
     sample_bytes: int | None = None
     input_bytes: int | None = None
     bytes_per_token: float | None = None
+    round_trip: RoundTrip | None = field(default=None, repr=False)
+    """What the tokenizer keeps of documents of the sample."""
 
     def to_json(self) -> dict[str, Any]:
         """Returns the summary as JSON values."""
-        values = asdict(self)
-        return values if self.vocab_size else {key: values[key] for key in ("output", "seconds", "url")}
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        if self.round_trip is None:
+            return {key: values[key] for key in ("output", "seconds", "url")}
+        return values | {"round_trip": self.round_trip.to_json()}
 
     def _repr_html_(self) -> str:
         values = self.to_json()
         del values["output"]
+        values.pop("round_trip", None)
         return _table(self.output, list(values), [values.values()])
 
 
@@ -145,7 +153,11 @@ class Verification:
 
 
 def read_summary(
-    output: str, splits: Iterable[str], seconds: float | None, *, analysis: tuple[str, ...] = ()
+    output: str,
+    splits: Iterable[str],
+    seconds: float | None,
+    *,
+    analysis: Mapping[str, Lengths] = MappingProxyType({}),
 ) -> PreparedDataset:
     """Returns the summary of a finished dataset.
 
@@ -172,7 +184,7 @@ def read_summary(
         splits=summaries,
         excluded=content["excluded"],
         engines=tuple(content["engines"]),
-        analysis=analysis,
+        analysis=dict(analysis),
     )
 
 

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from beam_pipeline.dataset import manifest
+from beam_pipeline.options.console_options import ConsoleConfig
 from beam_pipeline.options.verbs import PrepareConfig
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.amounts import counted, megabytes
+from beam_pipeline.support.console import print_document
+from tokenmill_reader.format.names import REPORT
 
 # Hugging Face's tokenizers takes about ten times as long as an engine. Above these shares, it takes much of the time.
 _MANY_DOCUMENTS, _MUCH_TEXT = 0.1, 0.01
+
+
+def print_submitted(console: ConsoleConfig, output: str) -> None:
+    """Prints that a job will finish the output. `output` is the folder as the user gave it."""
+    if console.json:
+        print_document({"output": filesystem.absolute(output), "finished": False})
+    else:
+        print(f"{output} will be complete when the job is done")
 
 
 def print_summary(config: PrepareConfig, output: str, seconds: float | None) -> None:
@@ -55,6 +67,24 @@ def print_summary(config: PrepareConfig, output: str, seconds: float | None) -> 
         print(
             f"{megabytes(total_bytes)} of text in {seconds:.1f} s ({total_bytes / 1e6 / seconds:.1f} MB/s): {output}"
         )
+    if not config.console.quiet:
+        print("\n".join(["", *_next_steps(config, output, split_manifest)]))
+
+
+def _next_steps(config: PrepareConfig, output: str, split_manifest: Mapping[str, Any]) -> Iterator[str]:
+    """Yields lines about the report and the commands that use a dataset."""
+    folder, names = shlex.quote(output), config.split_names
+    yield f"report  {filesystem.join(output, REPORT)}"
+    yield f"check   tokenmill verify {folder}"
+    if split_manifest["max_length"] is None or config.output_format != "tfrecord":
+        return  # tokenmill-trainer does not read it
+    train = "train" if "train" in names else names[0]
+    options = [f"--data.train {shlex.quote(filesystem.join(output, train))}"]
+    if "validation" in names and train != "validation":
+        options.append(f"--data.validation {shlex.quote(filesystem.join(output, 'validation'))}")
+    if split_manifest["tokenizer"]["special_token_ids"].get("mask") is None:
+        options.append("--objective clm")
+    yield f"train   tokenmill-trainer fit {' '.join(options)} --output_dir run"
 
 
 def _describe_engine(engine: Mapping[str, Any], total_bytes: int) -> Iterator[str]:

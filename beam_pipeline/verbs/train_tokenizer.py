@@ -8,13 +8,14 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 
 from beam_pipeline import __version__
 from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.dataset.output_place import refuse_overlap
 from beam_pipeline.engines.engine import make_engine
-from beam_pipeline.options.option_fields import parse
+from beam_pipeline.options.command_line import Parsed, parse
 from beam_pipeline.options.verbs import TrainTokenizerConfig
 from beam_pipeline.runners import launching
 from beam_pipeline.runners.launching import Launch
@@ -22,6 +23,7 @@ from beam_pipeline.sources.plan import InputPlan
 from beam_pipeline.sources.units import write_plan
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.amounts import counted, megabytes
+from beam_pipeline.support.console import print_document
 from beam_pipeline.support.errors import DataError, LockLost
 from beam_pipeline.support.progress import tracked
 from beam_pipeline.tokenization import hub, tokenizer_folder
@@ -29,17 +31,19 @@ from beam_pipeline.tokenization.library_errors import EncodingError, library_err
 from beam_pipeline.verbs import corpus_sample
 from beam_pipeline.verbs.corpus_sample import Sample, SampleJob
 from beam_pipeline.verbs.results import TrainedTokenizer
+from beam_pipeline.views.round_trip import measure
 from tokenmill_reader.console.elapsed import elapsed
 
 _STAGES = [("sample", "MB", 1e6)]
 
-# Bytes of the sample that are tokenized to compute the bytes per token of the summary.
+# Bytes of the sample that are tokenized to compute the bytes per token of the summary, and to measure what is lost.
 _MEASURED_BYTES = 2 << 20
+_ROUND_TRIP_BYTES = 512 << 10
 
 _log = logging.getLogger(__name__)
 
 
-def main(argv: Sequence[str]) -> None:
+def main(argv: Sequence[str] | Parsed) -> None:
     """Runs the verb with these arguments.
 
     Raises:
@@ -48,10 +52,14 @@ def main(argv: Sequence[str]) -> None:
     """
     config, beam_args = parse(TrainTokenizerConfig, argv)
     trained = train_tokenizer(config, beam_args)
+    if config.console.json:
+        print_document(trained.to_json())
+        return
     if trained.vocab_size is None:
         print(f"{config.output} already contains this tokenizer: nothing to do")
     else:
         sizes = f"{megabytes(trained.sample_bytes)} of {megabytes(trained.input_bytes)}"
+        print(f"round trip: {trained.round_trip.describe()}, e.g. {trained.round_trip.example}")
         print(
             f"{config.model} tokenizer of {trained.vocab_size:,} tokens from "
             f"{counted(trained.sample_documents, 'document')} ({sizes}), {trained.bytes_per_token:.2f} bytes per "
@@ -76,7 +84,8 @@ def train_tokenizer(config: TrainTokenizerConfig, beam_args: Sequence[str]) -> T
     if config.push_to_hub:
         hub.check_repo(config.push_to_hub)
     output = launch.output
-    planned = launch.plan(config.input)
+    planned = launch.plan(config.input, skip_bad=config.on_bad_record == "skip")
+    config = replace(config, input=planned.config)
     provenance = _describe(config, planned)
     fingerprint = hashlib.sha256(json.dumps(provenance, sort_keys=True).encode()).hexdigest()
     refuse_overlap(output, (), (file.path for file in planned.files))
@@ -125,22 +134,30 @@ def _make(
         trained = _train(config, sample)
         files = trained.files()
         bytes_per_token = _bytes_per_token(files["tokenizer.json"].decode(), sample)
+        kept = measure(files["tokenizer.json"].decode(), _spread(sample, _ROUND_TRIP_BYTES))
         record = {
             **provenance,
             "inputs": {"files": len(planned.files), "bytes": planned.bytes},
             "sample": {"documents": sample.documents, "bytes": sample.bytes},
             "bytes_per_token": round(bytes_per_token, 4),
+            "round_trip": kept.to_json(),
         }
         held.check()
         tokenizer_folder.commit(output, fingerprint, record, files)
     finally:
         _clear(held, output, fingerprint)
+    size = trained.tokenizer.get_vocab_size()
+    if size < config.vocab_size:
+        _log.warning(
+            f"--vocab_size {config.vocab_size}: the sample supports {size:,} tokens only, so the tokenizer has no more"
+        )
     return {
-        "vocab_size": trained.tokenizer.get_vocab_size(),
+        "vocab_size": size,
         "sample_documents": sample.documents,
         "sample_bytes": sample.bytes,
         "input_bytes": planned.bytes,
         "bytes_per_token": round(bytes_per_token, 4),
+        "round_trip": kept,
     }
 
 
@@ -162,7 +179,8 @@ def _train(config: TrainTokenizerConfig, sample: Sample):
                 config.model,
                 texts,
                 vocab_size=config.vocab_size,
-                allow_smaller=config.allow_smaller_vocab,
+                strict=config.strict,
+                normalize=config.normalize,
                 lowercase=config.lowercase,
             )
     except EncodingError as error:
@@ -194,9 +212,13 @@ def _describe(config: TrainTokenizerConfig, planned: InputPlan) -> dict:
     }
 
 
+def _spread(sample: Sample, size: int) -> list[str]:
+    """Returns documents that are spread evenly over the sample, about `size` bytes."""
+    step = max(1, sample.bytes // size)
+    return [text for number, text in enumerate(sample.texts()) if number % step == 0]
+
+
 def _bytes_per_token(tokenizer_json: str, sample: Sample) -> float:
-    """Measures bytes per token on documents that are spread evenly over the sample."""
-    step = max(1, sample.bytes // _MEASURED_BYTES)
-    texts = [text for number, text in enumerate(sample.texts()) if number % step == 0]
+    texts = _spread(sample, _MEASURED_BYTES)
     ids, _ = make_engine("hf", tokenizer_json).encode_batch(texts)
     return sum(len(text.encode()) for text in texts) / max(1, len(ids))

@@ -14,11 +14,11 @@ from beam_pipeline.checks.manifest import documents_read
 from beam_pipeline.checks.shards import ShardFindings, check_shards, shard_check_fields
 from beam_pipeline.checks.split import SplitFindings, conclude_split, examine_split
 from beam_pipeline.dataset import manifest as manifests
-from beam_pipeline.options.option_fields import flags_of, parse
+from beam_pipeline.options.command_line import Parsed, parse
 from beam_pipeline.options.verbs import VerifyConfig
 from beam_pipeline.support import filesystem, worker_process
 from beam_pipeline.support.amounts import counted
-from beam_pipeline.support.console import print_above
+from beam_pipeline.support.console import print_above, print_document
 from beam_pipeline.support.errors import DataError, WorkerDied
 from beam_pipeline.support.progress import ProgressDisplay, Reporter
 from beam_pipeline.verbs.results import CheckedFolder, Verification
@@ -32,7 +32,7 @@ _BYTES_FOR_ALL_CORES = 2 << 30  # for fewer bytes, starting other processes take
 ShardReader = Callable[[Sequence[SplitFindings]], Iterator[tuple[str, ShardFindings]]]
 
 
-def main(argv: Sequence[str]) -> None:
+def main(argv: Sequence[str] | Parsed) -> None:
     """Runs the verb: prints a line for each split and each defect.
 
     Raises:
@@ -50,7 +50,13 @@ def main(argv: Sequence[str]) -> None:
             state = counted(len(checked.defects), "defect") if checked.defects else "whole"
             print_above(f"{checked.folder}: {state}")
 
-    verification = verify(config.dataset, beam_args, show=show)
+    verification = (
+        verify(config.dataset, beam_args)
+        if config.console.json
+        else verify(config.dataset, beam_args, show=show)
+    )
+    if config.console.json:
+        print_document(verification.to_json())
     if not verification:
         raise DataError(f"{verification.dataset} has {counted(len(verification.defects), 'defect')}")
 
@@ -76,7 +82,7 @@ def verify(
         from beam_pipeline.checks import at_scale
         from beam_pipeline.runners import beam_options
 
-        options = beam_options.parse(beam_args, flags_of(VerifyConfig))
+        options = beam_options.parse(beam_args)
         filesystem.configure(options)
         read_findings = partial(at_scale.read_shards, dataset=dataset, options=options)
     folders: list[CheckedFolder] = []
@@ -206,7 +212,7 @@ def read_shards(
         ) from error
     finally:
         if pool:
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)  # after Ctrl-C, the processes end with this one
 
 
 def _process_pool() -> ProcessPoolExecutor:
@@ -214,7 +220,7 @@ def _process_pool() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(
         len(os.sched_getaffinity(0)),
         get_context("spawn"),  # a fork would be unsafe, since clients of file systems have threads
-        initializer=worker_process.exit_with_launcher,
+        initializer=worker_process.start,
         initargs=(os.getpid(),),
     )
 

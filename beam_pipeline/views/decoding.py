@@ -65,6 +65,11 @@ class TextDecoder:
         """Returns the text of each row."""
         return self._tokenizer.decode_batch([list(row) for row in rows], skip_special_tokens=False)
 
+    @_decoding_errors()
+    def text(self, row: Sequence[int]) -> str:
+        """Returns the text of a row, in this thread."""
+        return self._tokenizer.decode(list(row), skip_special_tokens=False)
+
     def token(self, token_id: int) -> str:
         """Returns the token as it is in the vocabulary, or its id in angle brackets if it is not."""
         token = self._tokenizer.id_to_token(token_id)

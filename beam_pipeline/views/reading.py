@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -252,13 +253,9 @@ class FinishedSplit:
         return lines, RowTable(rows.reshape(-1, 1)), tails
 
     def _read_listed(self, path: str) -> bytes:
-        """Reads a file that the manifest lists, unless it is larger than listed: a sparse file may have exabytes."""
-        size = filesystem.size_of(path)
-        # Only a regular file has a size; reading anything else reports that.
-        if size is None and not filesystem.exists(path):
-            raise DataError(f"{path}: missing")
-        if size is not None and size > self._listed_sizes.get(path, size):
-            raise DataError(f"{path}: {size} bytes, the manifest specifies {self._listed_sizes[path]}")
+        """Reads a file that the manifest lists, unless it is larger than that: a sparse file may have exabytes."""
+        if defect := manifests.size_defect(path, self._listed_sizes.get(path, math.inf)):
+            raise DataError(defect)
         return filesystem.read_bytes(path)
 
     @cached_property

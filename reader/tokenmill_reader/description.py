@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tokenmill_reader.errors import REMEDY, DatasetError
-from tokenmill_reader.files import FileInfo, Folder
+from tokenmill_reader.files import Folder, ListingEntry
 from tokenmill_reader.format.manifest import ShardList, checksum_defect, output_format_of, parse_manifest
 from tokenmill_reader.format.manifest_form import rows_defects
 from tokenmill_reader.format.names import MANIFEST
@@ -85,7 +85,7 @@ def check_size(path: str, size: int, *, records: int, expected: int | None) -> N
         )
 
 
-def _from_manifest(folder: Folder, listed: Mapping[str, FileInfo], data: bytes, path: str) -> Description:
+def _from_manifest(folder: Folder, listed: Mapping[str, ListingEntry], data: bytes, path: str) -> Description:
     manifest = parse_manifest(data, path)
     defect = checksum_defect(data, manifest)
     if defect is None and output_format_of(manifest) != "tfrecord":
@@ -113,7 +113,7 @@ def _from_manifest(folder: Folder, listed: Mapping[str, FileInfo], data: bytes, 
     )
 
 
-def _check_presence(folder: Folder, listed: Mapping[str, FileInfo], shards: ShardList, path: str) -> None:
+def _check_presence(folder: Folder, listed: Mapping[str, ListingEntry], shards: ShardList, path: str) -> None:
     if not listed.keys() >= set(shards.names):
         missing = [name for name in shards.names if name not in listed]
         raise DatasetError(
@@ -132,7 +132,7 @@ def _check_presence(folder: Folder, listed: Mapping[str, FileInfo], shards: Shar
             )
 
 
-def _from_names(folder: Folder, listed: Mapping[str, FileInfo]) -> Description:
+def _from_names(folder: Folder, listed: Mapping[str, ListingEntry]) -> Description:
     matches = [match for match in map(_SHARD_NAME.fullmatch, sorted(listed)) if match]
     if not matches:
         raise DatasetError(

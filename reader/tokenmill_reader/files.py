@@ -18,7 +18,7 @@ _RANGE_BYTES = 8 << 20
 _NOT_FILES = (errno.EISDIR, errno.ENXIO)  # a folder, and a socket
 
 
-class FileInfo(NamedTuple):
+class ListingEntry(NamedTuple):
     """The size and checksum of a file according to a listing; None if the listing does not have it."""
 
     size: int | None = None
@@ -33,7 +33,7 @@ class Folder(Protocol):
     path: str
     is_local: bool
 
-    def list_files(self, *, sizes: bool) -> Mapping[str, FileInfo]:
+    def list_files(self, *, sizes: bool) -> Mapping[str, ListingEntry]:
         """Returns the files by name.
 
         Args:
@@ -82,14 +82,14 @@ class LocalFolder:
         self.path = path
         self._absolute = os.path.abspath(path)  # noqa: PTH100 - the program may change its folder
 
-    def list_files(self, *, sizes: bool) -> Mapping[str, FileInfo]:
+    def list_files(self, *, sizes: bool) -> Mapping[str, ListingEntry]:
         try:
             if sizes:
                 with os.scandir(self._absolute) as entries:
                     return {
-                        entry.name: FileInfo(entry.stat().st_size) for entry in entries if entry.is_file()
+                        entry.name: ListingEntry(entry.stat().st_size) for entry in entries if entry.is_file()
                     }
-            return dict.fromkeys(os.listdir(self._absolute), FileInfo())  # noqa: PTH208 - of 200,000 files
+            return dict.fromkeys(os.listdir(self._absolute), ListingEntry())  # noqa: PTH208 - of 200,000 files
         except (FileNotFoundError, NotADirectoryError) as error:
             raise DatasetError(
                 f"{self.path}: no such folder; give the folder of a split, such as OUT/train"
@@ -167,7 +167,7 @@ class RemoteFolder:
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_connected": None}
 
-    def list_files(self, *, sizes: bool) -> Mapping[str, FileInfo]:
+    def list_files(self, *, sizes: bool) -> Mapping[str, ListingEntry]:
         files, root = self._connection()
         try:
             entries = files.ls(root, detail=True)
@@ -176,7 +176,7 @@ class RemoteFolder:
                 f"{self.path}: no such folder; give the folder of a split, such as OUT/train"
             ) from error
         return {
-            entry["name"].rstrip("/").rpartition("/")[2]: FileInfo(entry.get("size"))
+            entry["name"].rstrip("/").rpartition("/")[2]: ListingEntry(entry.get("size"))
             for entry in entries
             if entry["type"] == "file"
         }

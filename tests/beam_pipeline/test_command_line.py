@@ -14,7 +14,8 @@ import pytest
 
 from beam_pipeline import __main__, __version__
 from beam_pipeline.options import options_page
-from beam_pipeline.options.option_fields import TOPICS, options_of, parse
+from beam_pipeline.options.command_line import parse
+from beam_pipeline.options.option_fields import TOPICS, options_of
 from beam_pipeline.options.verbs import VERBS, PrepareConfig
 from beam_pipeline.support.errors import UsageError
 
@@ -66,7 +67,7 @@ def test_a_misspelt_option_is_named_with_the_option_that_was_meant(
             [*required_options, "--max_lenght", "9"],
             "--max_lenght: .*; did you mean --max_length[?]; see --help",
         ),
-        ("verify", ["o", "--runer", "x"], "--runer: neither this verb nor Beam has it; see --help"),
+        ("verify", ["o", "--zzz", "x"], "--zzz: neither this verb nor Beam has it; see --help"),
     ):
         assert __main__.run(verb, argv) == 2
         assert re.search(f"unknown option {suggestion}", capsys.readouterr().err)
@@ -156,18 +157,9 @@ def test_the_reference_page_tells_which_options_belong_to_the_fingerprint() -> N
     prepare = options_page.page().partition("\n## prepare\n")[2].partition("\n## ")[0]
     rows = dict(re.findall(r"^\| `(--\w+).*\| (✓)? \|$", prepare, re.MULTILINE))
     assert len(rows) == len(options_of(PrepareConfig))
-    expected = {
-        "dataset_cache",
-        "max_bad_ratio",
-        "engine",
-        "output",
-        "analyze",
-        "overwrite",
-        "resume",
-        "wait",
-    }
-    expected |= {"estimate", "prices", "skip_memory_check"}
-    assert {name.removeprefix("--") for name, mark in rows.items() if not mark} == expected
+    without = {"dataset_cache", "max_bad_ratio", "engine", "output", "analyze", "overwrite", "resume", "wait"}
+    without |= {"estimate", "prices", "skip_memory_check", "json", "quiet"}
+    assert {name.removeprefix("--") for name, mark in rows.items() if not mark} == without
 
 
 @pytest.mark.parametrize(
@@ -204,8 +196,7 @@ def test_an_empty_path_is_not_taken_for_the_current_folder(verb: str, argv: list
 
 def test_unknown_options_are_left_to_beam_and_not_abbreviated() -> None:
     required_options = ["--input", "a", "--tokenizer", "t", "--output", "o"]
-    config, beam_options = parse(
-        PrepareConfig, [*required_options, "--runner", "DirectRunner", "--max_len", "9"]
-    )
-    assert beam_options == ["--runner", "DirectRunner", "--max_len", "9"]
-    assert config.max_length == 512
+    _, beam_options = parse(PrepareConfig, [*required_options, "--runner", "DirectRunner"])
+    assert beam_options == ["--runner", "DirectRunner"]
+    with pytest.raises(UsageError, match=r"unknown option --max_len: .* did you mean --max_length"):
+        parse(PrepareConfig, [*required_options, "--max_len", "9"])

@@ -16,7 +16,7 @@ import sentencepiece
 from hypothesis import strategies
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from beam_pipeline.tokenization import byte_level
+from beam_pipeline.tokenization import byte_level, normalization
 from beam_pipeline.tokenization.training import train
 from benchmarks.hostile_text import ATOMS, WORDS, hard_text, hostile_text
 
@@ -70,6 +70,16 @@ def _unigram_in_vocabulary() -> dict:
     )
     tokenizer.train_from_iterator(corpus(), trainer)
     return json.loads(tokenizer.to_str())
+
+
+def _unigram_first() -> dict:
+    """Like those of XLM-R: white space is folded, and only the beginning of a text gets a mark."""
+    parts = _unigram_in_vocabulary()
+    fold = {"type": "Replace", "pattern": {"Regex": normalization.FOLD_SPACE}, "content": " "}
+    strip = {"type": "Strip", "strip_left": False, "strip_right": True}
+    parts["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "NFKC"}, fold, strip]}
+    parts["pre_tokenizer"]["prepend_scheme"] = "first"
+    return parts
 
 
 def _charsmap() -> str:
@@ -325,7 +335,7 @@ def _with_added(parts: dict) -> dict:
 
 
 def _trained(model: str, **options: object) -> dict:
-    return json.loads(train(model, corpus, vocab_size=1600, allow_smaller=True, **options).tokenizer.to_str())
+    return json.loads(train(model, corpus, vocab_size=1600, **options).tokenizer.to_str())
 
 
 _EMPTY = {"type": "Sequence", "normalizers": []}
@@ -334,6 +344,8 @@ _LINES_OF_SPACES = [("▁", "▁"), ("▁▁", "\n"), ("\n", "▁▁\n"), ("▁�
 
 TOKENIZERS: dict[str, Callable[[], dict]] = {
     "unigram": lambda: _trained("unigram"),
+    "unigram-normalized": lambda: _trained("unigram", normalize=True),
+    "unigram-first": _unigram_first,
     "unigram-in-vocabulary": _unigram_in_vocabulary,
     "unigram-quotes": _quotes,
     "unigram-t5": lambda: _with_short_scores(_t5()),
@@ -344,6 +356,7 @@ TOKENIZERS: dict[str, Callable[[], dict]] = {
     "wordpiece-lowercase": lambda: _trained("wordpiece", lowercase=True),
     "wordpiece-accents": _lowercase_with_accents,
     "bpe": lambda: _trained("bpe"),
+    "bpe-normalized": lambda: _trained("bpe", normalize=True),
     "bpe-prefix": lambda: _byte_level(prefix=True),
     "bpe-gpt2": lambda: _byte_level((byte_level.GPT2_PATTERN,)),
     "bpe-gpt4": lambda: _byte_level((byte_level.LLAMA3_PATTERN,), removes_matches=True),

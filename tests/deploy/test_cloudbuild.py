@@ -181,7 +181,7 @@ def test_the_programs_accept_the_options_of_the_build(
 ) -> None:
     from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 
-    from beam_pipeline.options.option_fields import parse
+    from beam_pipeline.options.command_line import parse
     from beam_pipeline.options.verbs import PrepareConfig, VerifyConfig
     from beam_pipeline.runners.dataflow.job_options import complete
     from tests.google_cloud.clients import redirect_google_cloud

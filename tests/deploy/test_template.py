@@ -10,7 +10,8 @@ import pytest
 from google.cloud import dataflow_v1beta3 as api
 
 from beam_pipeline import flex_template
-from beam_pipeline.options.option_fields import options_of, parse
+from beam_pipeline.options.command_line import parse
+from beam_pipeline.options.option_fields import options_of
 from beam_pipeline.options.verbs import PrepareConfig
 from beam_pipeline.support.errors import UsageError
 
@@ -64,7 +65,7 @@ def test_the_file_is_up_to_date():
 
 def test_every_option_is_a_parameter_with_a_label_a_help_text_and_a_pattern(parameters):
     options = {option.flag for option in options_of(PrepareConfig)}
-    options -= {"estimate", "prices", "skip_memory_check", "wait"}
+    options -= {"estimate", "prices", "skip_memory_check", "wait", "json", "quiet"}
     assert set(parameters) == options | {"sdk_container_image"}
     for parameter in parameters.values():
         assert parameter.label and parameter.regexes and parameter.help_text.endswith("."), parameter.name

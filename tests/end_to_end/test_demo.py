@@ -49,7 +49,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, trainer_python: Path) -> Pat
     words = chooser.sample(letters, 100)
     subjects = [words[first : first + 10] for first in range(0, 100, 10)]
     (place / "text").mkdir()
-    for name in ("a.txt", "b.md"):
+    for name in ("a.txt", "b.txt"):
         with (place / "text" / name).open("w") as file:
             for _ in range(60):
                 print(" ".join(chooser.choices(chooser.choice(subjects), k=400)), file=file)
@@ -73,7 +73,7 @@ def test_it_continues_texts_that_were_not_trained_on(first, place: Path) -> None
     answers = (place / "out" / "answers.jsonl").read_text().splitlines()
     assert len(answers) == 3
     documents = [
-        text for name in ("a.txt", "b.md") for text in (place / "text" / name).read_text().splitlines()
+        text for name in ("a.txt", "b.txt") for text in (place / "text" / name).read_text().splitlines()
     ]
     for answer in map(json.loads, answers):
         assert any(answer["text"] + answer["actual"] in document for document in documents)

@@ -109,8 +109,7 @@ def test_the_command_works_as_it_is_written(
     if "--output" in words and (output := tmp_path / words[words.index("--output") + 1]).is_symlink():
         output.unlink()
     monkeypatch.chdir(tmp_path)
-    # The corpus has too few words for the documented vocabularies.
-    run_successfully(verb, *words, *(["--allow_smaller_vocab"] if verb == "train-tokenizer" else []))
+    run_successfully(verb, *words)
 
 
 def test_every_command_is_run_or_listed_with_the_reason() -> None:

@@ -88,9 +88,7 @@ def test_a_model_is_trained_evaluated_and_exported_in_the_cpu_image(
     assert json.loads(done(trainer.run("evaluate", "--run", run, folder=shared_folder)))["step"] == 6
     done(trainer.run("export", "--run", run, "--output", model, folder=shared_folder))
     assert (model / "model.safetensors").stat().st_uid == 10001
-    answer = done(
-        trainer.run("generate", "--model", model, "--text", "the", "--json", "true", folder=shared_folder)
-    )
+    answer = done(trainer.run("generate", "--model", model, "--text", "the", "--json", folder=shared_folder))
     assert json.loads(answer)
 
 

@@ -25,7 +25,7 @@ import pytest
 
 from tests.tokenmill_reader.written import describe, random_rows, write_manifest, write_split
 from tokenmill_reader import Dataset, DatasetError
-from tokenmill_reader.files import FileInfo, LocalFolder
+from tokenmill_reader.files import ListingEntry, LocalFolder
 from tokenmill_reader.fingerprints import same_rows
 
 IDS = random_rows(95, 12)
@@ -314,7 +314,7 @@ class _Listing(LocalFolder):
     is_local = False
     crcs: ClassVar[dict[str, int]] = {}
 
-    def list_files(self, *, sizes: bool) -> dict[str, FileInfo]:
+    def list_files(self, *, sizes: bool) -> dict[str, ListingEntry]:
         files = super().list_files(sizes=True)
         return {name: each._replace(crc32c=self.crcs.get(name)) for name, each in files.items()}
 

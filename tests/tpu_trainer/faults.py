@@ -119,11 +119,11 @@ def terminate_twice_at(step: int) -> None:
     call_at_step(step, send_twice)
 
 
-def terminate_while_compiling(_: bool) -> None:
+def signal_while_compiling(number: int) -> None:
     from tpu_trainer.devices.tensorflow.executor import TensorFlowExecutor
 
     def compiling(*arguments: Any) -> None:
-        send(signal.SIGTERM)
+        send(number)
         time.sleep(60)
 
     TensorFlowExecutor.train = compiling

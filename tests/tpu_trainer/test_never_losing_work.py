@@ -54,7 +54,8 @@ KILLED: Chain = [
     ({}, {"profile.steps": "20:21"}),
 ]
 TERMINATED: Chain = [
-    ({"terminate_while_compiling": True}, {}),
+    ({"signal_while_compiling": signal.SIGINT}, {}),
+    ({"signal_while_compiling": signal.SIGTERM}, {}),
     ({"terminate_in_evaluation": 12}, {}),
     ({"terminate_twice_at": 16}, {}),
     ({"terminate_in_evaluation": 24}, {}),
@@ -170,10 +171,12 @@ def test_a_killed_run_of_a_causal_model_ends_with_the_same_bits(dataset: Path, t
 
 
 def test_sigterm_saves_and_the_second_ends_at_once(outcomes: Outcomes) -> None:
-    run, (compiling, *result) = outcomes["terminated"]
-    interrupted = ExitStatus.INTERRUPTED
-    assert compiling[0] == interrupted
-    assert "SIGTERM: ending at once; the same command continues after step 0\n" in compiling[1]
+    run, (*compiling, evaluating, training, ending) = outcomes["terminated"]
+    result, interrupted = [evaluating, training, ending], ExitStatus.INTERRUPTED
+    assert statuses(compiling) == [128 + signal.SIGINT, interrupted]
+    for (_, output), name in zip(compiling, ("SIGINT", "SIGTERM"), strict=True):
+        assert f"{name}: ending at once; the same command continues after step 0\n" in output
+        assert "Traceback" not in output
     assert statuses(result) == [interrupted, 128 + signal.SIGTERM, interrupted]
     for (_, output), step in ((result[0], 12), (result[2], 24)):
         assert f"interrupted; the same command continues after step {step}\n" in output

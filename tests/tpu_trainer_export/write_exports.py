@@ -68,7 +68,7 @@ def write_export(
 ) -> None:
     """Writes one export and its reference. No weight is 0, so that mistakes show."""
     tokenizer = make_tokenizer(objective)
-    vocabulary = Vocabulary.of(tokenizer, "tokenizer", objective)
+    vocabulary = Vocabulary.from_tokenizer(tokenizer, "tokenizer", objective)
     model = LanguageModel.create(
         resolve_init_from(config), objective=objective, vocabulary=vocabulary, max_length=LENGTH, seed=0
     )

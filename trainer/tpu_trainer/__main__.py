@@ -6,24 +6,28 @@ import importlib
 import os
 import signal
 import sys
+from collections.abc import Sequence
 
 from tokenmill_reader.console import streams
 from tokenmill_reader.console.escaping import message
+from tokenmill_reader.console.interrupts import prompt_interrupts
 from tokenmill_reader.console.logs import log_to_stderr
+from tokenmill_reader.console.spelling import underscored
 from tpu_trainer import __version__
 from tpu_trainer.devices.tensorflow.tpu_host import uses_local_tpu
 from tpu_trainer.support import quiet
 from tpu_trainer.support.errors import ExitStatus, TrainerError
-from tpu_trainer.verbs.command_line import VERBS, overview, parse, program
+from tpu_trainer.verbs.command_line import SHELLS, VERBS, completion_script, overview, parse, program
 
 # For all other verbs, what they write into a folder counts, and stdout has only a summary.
 _SHOW = ("generate", "fill-mask", "compile-check")
+_SHOWN = {"-h", "--help", "--json", "--print_config"}
 
 
 def main() -> int:
     """Runs the verb of the command line and returns the exit status."""
     makes = sys.argv[1:2] and sys.argv[1] in VERBS and sys.argv[1] not in _SHOW
-    streams.harden(shows=not makes or not {"-h", "--help", "--print_config"}.isdisjoint(sys.argv))
+    streams.harden(shows=not makes or not _SHOWN.isdisjoint(underscored(sys.argv)))
     try:
         status = _main()
         sys.stdout.flush()
@@ -41,6 +45,8 @@ def _main() -> int:
     if not sys.argv[1:] or sys.argv[1] in ("-h", "--help"):
         print(overview(), file=sys.stdout if sys.argv[1:] else sys.stderr)
         return ExitStatus.DONE if sys.argv[1:] else ExitStatus.USAGE
+    if sys.argv[1] == "completion":
+        return _complete(sys.argv[2:])
     quiet.set_log_levels()
     log_to_stderr("tpu_trainer")
     # transformers finds TensorFlow by the name of its distribution and does not know tensorflow-tpu.
@@ -53,13 +59,22 @@ def _main() -> int:
             verb, config
         ):  # compile-check needs libtpu's compiler
             os.environ.setdefault("TPU_LOAD_LIBRARY", "0")
-        importlib.import_module(f"tpu_trainer.verbs.{verb.replace('-', '_')}").main(config)
+        with prompt_interrupts(program()):
+            importlib.import_module(f"tpu_trainer.verbs.{verb.replace('-', '_')}").main(config)
     except TrainerError as error:
         print(message(f"{program()}: error: {error}"), file=sys.stderr)
         return error.status
     except KeyboardInterrupt:
         print(f"{program()}: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
+    return ExitStatus.DONE
+
+
+def _complete(arguments: Sequence[str]) -> int:
+    if len(arguments) != 1 or arguments[0] not in SHELLS:
+        print(f"usage: {program()} completion {{{','.join(SHELLS)}}}", file=sys.stderr)
+        return ExitStatus.USAGE
+    streams.print_data(completion_script(arguments[0]))
     return ExitStatus.DONE
 
 

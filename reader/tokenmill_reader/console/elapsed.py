@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+from tokenmill_reader.console.terminal import shows_bars
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -18,7 +19,7 @@ MOMENT = 2.0  # seconds; work that takes less is not shown
 @contextmanager
 def elapsed(label: str) -> Iterator[None]:
     """Shows on a terminal, in a line that vanishes, how long the work in this context takes."""
-    if not sys.stderr.isatty():
+    if not shows_bars():
         yield
         return
     done = threading.Event()

@@ -66,7 +66,12 @@ def print_data(text: str) -> None:
 
 def json_line(value: Any) -> str:
     """Returns JSON that stdout's encoding can represent."""
-    return json.dumps(value, ensure_ascii=codecs.lookup(sys.stdout.encoding).name != "utf-8")
+    return json.dumps(value, ensure_ascii=not is_utf8())
+
+
+def is_utf8() -> bool:
+    """Returns whether stdout's encoding represents every character."""
+    return codecs.lookup(sys.stdout.encoding).name == "utf-8"
 
 
 def write_to_stderr(text: str) -> None:

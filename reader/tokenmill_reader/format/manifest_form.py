@@ -82,6 +82,12 @@ _MANIFEST_FORM = {
             "dropped": Optional({"documents": COUNT, "characters": COUNT}),
         }
     ],
+    "round_trip": Optional(
+        {
+            **dict.fromkeys(("documents", "changed", "characters"), COUNT),
+            "lost": dict.fromkeys(("line breaks", "other white space", "other characters"), Optional(COUNT)),
+        }
+    ),
     "rows_checksum": HEX_16,
     "tokenizer": {
         **_TOKENIZER,

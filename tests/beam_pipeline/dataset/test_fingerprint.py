@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.engines.documents import DocumentTokenizer
+from beam_pipeline.options.command_line import parse
 from beam_pipeline.options.input_options import DatasetConfig, InputConfig, MixItem
-from beam_pipeline.options.option_fields import parse
 from beam_pipeline.options.verbs import PrepareConfig, TrainTokenizerConfig
 from beam_pipeline.rows.packing import Packer
 from beam_pipeline.rows.split_chooser import SplitChooser

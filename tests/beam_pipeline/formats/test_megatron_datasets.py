@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from beam_pipeline.options.option_fields import parse
+from beam_pipeline.options.command_line import parse
 from beam_pipeline.options.verbs import PrepareConfig
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError, UsageError

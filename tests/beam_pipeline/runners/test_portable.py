@@ -13,7 +13,8 @@ from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 from apache_beam.runners.runner import PipelineState
 
 from beam_pipeline import __main__
-from beam_pipeline.runners import beam_options, portable
+from beam_pipeline.options.beam_names import check_names
+from beam_pipeline.runners import portable
 from beam_pipeline.steps import job
 from beam_pipeline.support.errors import DataError, StillRunning, UsageError
 from tests.beam_pipeline.runs import content
@@ -166,6 +167,6 @@ def endpoint() -> Iterator[str]:
 
 def test_the_options_of_the_runner_behind_a_job_service_are_accepted(endpoint: str) -> None:
     portable_runner = ["--runner", "PortableRunner", "--job_endpoint", endpoint]
-    beam_options.parse([*portable_runner, "--object_reuse"])
+    check_names([*portable_runner, "--object_reuse"], [])
     with pytest.raises(UsageError, match="unknown option --object_reused:"):
-        beam_options.parse([*portable_runner, "--object_reused"])
+        check_names([*portable_runner, "--object_reused"], [])

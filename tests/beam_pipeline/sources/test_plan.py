@@ -168,7 +168,7 @@ def test_one_line_tells_what_is_read_and_what_a_document_is(write, names, option
         line = '{"text": "a", "body": "b"}\n' if name.endswith(".jsonl") else "a line of text 123456789\n"
         write(name, (line * 80_000)[:1_999_999] + "\n")
     config = InputConfig(input=(write("none.txt", "")[: -len("none.txt")] + "[a-b].*",), **options)
-    assert describe_plan(plan(config), config) == f"input: {expected}"
+    assert describe_plan(plan(config)) == f"input: {expected}"
 
 
 def test_the_size_of_compressed_or_repeated_input_is_marked(write) -> None:
@@ -176,7 +176,7 @@ def test_the_size_of_compressed_or_repeated_input_is_marked(write) -> None:
     config = InputConfig(mix=(MixItem(path, 2, 0.0),))
     planned = plan(config)
     assert 100 < planned.bytes < 1000
-    assert describe_plan(planned, config).startswith(
+    assert describe_plan(planned).startswith(
         f"input: 1 file, about {planned.bytes} B of text, repeats included; a document is a line"
     )
 
@@ -226,3 +226,23 @@ def test_a_large_document_is_warned_of_and_what_is_cut_is_not(tmp_path: Path, ca
 @pytest.mark.parametrize("name", ["data [v1].txt", "what?.txt", "50%41.txt", "two\nlines.txt"])
 def test_a_file_whose_name_looks_like_a_glob_is_found_by_its_name(write, read, name: str) -> None:
     assert read(write(name, "text\n")).texts == ["text"]
+
+
+def test_a_key_that_no_first_record_has_is_an_error_before_the_run(write) -> None:
+    path = write("a.jsonl", '{"content": "' + "x" * 20_000 + '", "id": 1}\nbroken')
+    compressed = write("b.jsonl.gz", gzip.compress(b'{"content": "one"}'))
+    for name in (path, compressed):
+        reason = f"^{name}: its first records have no key 'contend' .*; did you mean content[?]"
+        with pytest.raises(UsageError, match=reason):
+            plan(InputConfig(input=(name,), text_key="contend"))
+        assert plan(InputConfig(input=(name,), text_key="content"))
+    for text in ("", "broken\n", "[1]\n", '{"content": "one"}\n{"text": "two"}\n'):
+        assert plan(InputConfig(input=(write("c.jsonl", text),)))
+
+
+def test_if_bad_records_are_skipped_some_files_may_lack_the_key(write) -> None:
+    paths = write("a.jsonl", '{"body": "one"}\n'), write("b.jsonl", '{"text": "two"}\n')
+    assert plan(InputConfig(input=paths), skip_bad=True)
+    for arguments in ({"skip_bad": False}, {"skip_bad": True}):
+        with pytest.raises(UsageError, match="no key 'text'"):
+            plan(InputConfig(input=paths if not arguments["skip_bad"] else paths[:1]), **arguments)

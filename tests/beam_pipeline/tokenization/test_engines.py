@@ -294,7 +294,7 @@ def test_documents_left_to_hf_are_counted_once(make_tokenizer: Callable[[str], s
 @pytest.mark.parametrize(
     ("name", "tokenizer", "reason"),
     [
-        ("gigatoken", "unigram", "gigatoken supports BPE only, and this is a Unigram tokenizer"),
+        ("gigatoken", "unigram", "gigatoken supports BPE only, and this is a byte-level Unigram tokenizer"),
         ("gigatoken", "wordpiece", "gigatoken supports BPE only"),
         ("tokie", "bpe", "tokie supports Unigram and WordPiece only, and this is a byte-level BPE tokenizer"),
         ("fastest", "bpe", "no such engine; choose one of auto, hf, gigatoken, tokie"),
@@ -330,9 +330,9 @@ def test_an_engine_that_cannot_says_why(
         ("wordpiece", {"normalizer": {"clean_text": False}}, "the normalizer"),
         ("wordpiece", {"model": {"max_input_chars_per_word": 50}}, "100 characters"),
         ("wordpiece", {"pre_tokenizer": {"type": "Whitespace"}}, "the pre-tokenizer"),
-        ("unigram", {"pre_tokenizer": {"split": False}}, "the pre-tokenizer"),
-        ("unigram", {"pre_tokenizer": {"replacement": "_"}}, "the pre-tokenizer"),
-        ("unigram", {"normalizer": {"type": "StripAccents"}}, "remove the first character"),
+        ("unigram-first", {"pre_tokenizer": {"split": False}}, "the pre-tokenizer"),
+        ("unigram-first", {"pre_tokenizer": {"replacement": "_"}}, "the pre-tokenizer"),
+        ("unigram-first", {"normalizer": {"type": "StripAccents"}}, "remove the first character"),
     ],
 )
 def test_what_is_not_known_is_left_to_hf(

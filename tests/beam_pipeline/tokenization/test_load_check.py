@@ -86,7 +86,7 @@ def test_a_tokenizer_of_train_tokenizer_is_not_loaded_again(
     tmp_path: Path, save: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ):
     """Importing transformers would take longer than preparing a few megabytes."""
-    trained = train("bpe", lambda: ["some text"] * 9, vocab_size=300, allow_smaller=True)
+    trained = train("bpe", lambda: ["some text"] * 9, vocab_size=300)
     folder = tmp_path / "trained"
     folder.mkdir()
     for name, data in {**trained.files(), "tokenmill.json": b"{}"}.items():

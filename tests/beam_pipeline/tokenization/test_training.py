@@ -9,13 +9,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings, strategies
 from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoTokenizer
 
 from beam_pipeline.support.errors import DataError
 from beam_pipeline.tokenization.training import train
+from benchmarks.hostile_text import ATOMS, RUNS
 
 MODELS = ("unigram", "bpe", "wordpiece")
 
@@ -64,12 +68,46 @@ def test_auto_tokenizer_loads_it(model: str, tmp_path: Path):
     if model == "bpe":
         assert loaded.bos_token == loaded.eos_token == "<|endoftext|>"
         assert "token_type_ids" not in loaded("a b")
-        text = " Any text\n\nat all: ☃ \x00 漢字  "
-        assert loaded.decode(loaded(text).input_ids) == text
     else:
         ids = loaded("the test").input_ids
         assert (ids[0], ids[-1]) == (loaded.cls_token_id, loaded.sep_token_id)
         assert ("token_type_ids" in loaded("a b")) == (model == "wordpiece")
+
+
+_CHARACTERS = strategies.characters(exclude_categories=["Cs"])
+_ATOMS = strategies.sampled_from([*ATOMS, *RUNS, *ByteLevel.alphabet(), "\n", "\r", "\t", " ", "▁", "\ufeff"])
+
+
+@pytest.fixture(scope="module", params=["bpe", "unigram"])
+def byte_level(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A tokenizer as users load it, for which special tokens in a text are text."""
+    folder = tmp_path_factory.mktemp(request.param)
+    for name, data in train(request.param, texts, vocab_size=500).files().items():
+        (folder / name).write_bytes(data)
+    return AutoTokenizer.from_pretrained(folder, split_special_tokens=True)
+
+
+@given(strategies.lists(strategies.one_of(_ATOMS, _CHARACTERS), max_size=30).map("".join))
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example("")
+@example("\n")
+@example(" \tdef f(x):\r\n\t  return\u00a0 x\n\n ")
+@example("<mask> <s>a</s>  <pad>")
+def test_byte_level_tokenizers_keep_every_text(byte_level: Any, text: str):
+    """Decoding, by transformers and by `tokenizers`, gives what was encoded."""
+    ids = byte_level(text, add_special_tokens=False).input_ids
+    assert byte_level.decode(ids) == text
+    assert byte_level.backend_tokenizer.decode(ids) == text
+    assert byte_level.decode(byte_level(text).input_ids, skip_special_tokens=True) == text
+    assert byte_level.unk_token_id is None or byte_level.unk_token_id not in ids
+
+
+def test_pieces_join_neither_letters_and_signs_nor_words():
+    pieces = train(
+        "unigram", lambda: ["x = foo(bar)\n    and 漢字, 漢字\n"] * 99, vocab_size=400
+    ).tokenizer.get_vocab()
+    assert {"Ġfoo", "Ċ", "Ġand", "=", "ĊĠĠĠ"} <= pieces.keys()
+    assert not {"foo(", "(bar", ")Ċ", "bar)", ")ĊĠĠĠ"} & pieces.keys()
 
 
 def test_a_mask_takes_the_space_before_it():
@@ -78,18 +116,22 @@ def test_a_mask_takes_the_space_before_it():
     assert masked == [
         *tokenizer.encode("import").tokens[:-1],
         " <mask>",
-        ",",
-        *tokenizer.encode("from").tokens[1:],
+        *tokenizer.encode(", from").tokens[1:],
     ]
 
 
-@pytest.mark.parametrize("text", ["  two  spaces\t\r\nand\x0b lines \x1f\u2028here ", "\ufb01ne \u2460 Ａ"])
-def test_unigram_text_is_folded(text: str):
-    tokenizer = train("unigram", texts, vocab_size=500).tokenizer
-    normalized_text = {"  two": "two spaces and lines here", "\ufb01ne": "fine 1 A"}[
-        text.split(" ")[0] or "  two"
-    ]
-    assert tokenizer.encode(text).ids == tokenizer.encode(normalized_text).ids
+@pytest.mark.parametrize("model", ["bpe", "unigram"])
+@pytest.mark.parametrize(
+    ("text", "folded"),
+    [
+        ("  two  spaces\t\r\nand\x0b lines \x1f\u2028here ", " two spaces and lines here"),
+        ("\ufb01ne \u2460 Ａ", "fine 1 A"),
+    ],
+)
+def test_text_is_folded_on_request(model: str, text: str, folded: str):
+    tokenizer = train(model, texts, vocab_size=500, normalize=True).tokenizer
+    assert tokenizer.decode(tokenizer.encode(text).ids) == folded
+    assert tokenizer.encode(text).ids == tokenizer.encode(folded).ids
 
 
 def test_lowercase_folds_case_and_accents():
@@ -102,26 +144,25 @@ def test_lowercase_folds_case_and_accents():
 @pytest.mark.parametrize("model", MODELS)
 def test_more_tokens_than_the_sample_supports(model: str):
     with pytest.raises(DataError, match=r"--vocab_size 90000: the sample supports \d+ tokens at most"):
-        train(model, texts, vocab_size=90000)
-    smaller_tokenizer = train(model, texts, vocab_size=90000, allow_smaller=True).tokenizer
+        train(model, texts, vocab_size=90000, strict=True)
+    smaller_tokenizer = train(model, texts, vocab_size=90000).tokenizer
     assert 500 < smaller_tokenizer.get_vocab_size() < 90000
-    train(model, texts, vocab_size=smaller_tokenizer.get_vocab_size())  # as the message suggests
+    train(model, texts, vocab_size=smaller_tokenizer.get_vocab_size(), strict=True)  # as the message suggests
 
 
-@pytest.mark.parametrize("model", ["unigram", "wordpiece"])
-def test_fewer_tokens_than_characters(model: str):
+def test_fewer_tokens_than_characters():
     letters = "".join(map(chr, range(0x4E00, 0x4E00 + 600)))
     with pytest.raises(DataError, match=r"--vocab_size 400: too small .* need \d+") as error:
-        train(model, lambda: [letters] * 3, vocab_size=400)
+        train("wordpiece", lambda: [letters] * 3, vocab_size=400)
     min_vocab_size = int(str(error.value).rpartition(" ")[2])
-    train(model, lambda: [letters] * 3, vocab_size=min_vocab_size + 2, allow_smaller=True)
+    train("wordpiece", lambda: [letters] * 3, vocab_size=min_vocab_size + 2)
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_literals_of_special_tokens_in_the_sample_are_text(model: str):
     """A web page about tokenizers may contain `<mask>`, which is neither learnt nor taken for the special token."""
-    hostile_texts = ["<s> a <mask> b </s> <pad> [MASK] [CLS] <|endoftext|> <|mask|> <unk> [UNK]"] * 50
-    tokenizer = train(model, lambda: [*TEXTS, *hostile_texts], vocab_size=500, allow_smaller=True).tokenizer
+    hostile_texts = ["<s> a <mask> b </s> <pad> [MASK] [CLS] <|endoftext|> <mask> <unk> [UNK]"] * 50
+    tokenizer = train(model, lambda: [*TEXTS, *hostile_texts], vocab_size=500).tokenizer
     vocabulary = json.loads(tokenizer.to_str())["model"]["vocab"]
     pieces = [piece for piece, _ in vocabulary] if model == "unigram" else list(vocabulary)
     assert len(pieces) == len(set(pieces))

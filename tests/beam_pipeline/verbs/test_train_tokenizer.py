@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +60,7 @@ def test_a_tokenizer_and_what_it_was_made_from(
 
 
 def test_runner_and_bundling_change_nothing(corpus_files: Path, tmp_path: Path):
-    sample_options = ["--sample_bytes", "40000", "--allow_smaller_vocab"]
+    sample_options = ["--sample_bytes", "40000"]
     run(corpus_files, tmp_path / "one", *sample_options, "--unit_bytes", "5000")
     inputs = [str(corpus_files / name) for name in ("b.jsonl", "empty.txt", "a.txt", "*.txt")]
     options = ["--input", *inputs, "--output", str(tmp_path / "two"), "--vocab_size", "400", *sample_options]
@@ -138,7 +139,7 @@ def test_a_run_that_fails_leaves_what_was_there(
     run(corpus_files, output, "--model", "bpe")
     files = files_of(output)
     with pytest.raises(DataError, match="--vocab_size 90000"):
-        run(corpus_files, output, "--model", "bpe", "--vocab_size", "90000", "--overwrite")
+        run(corpus_files, output, "--model", "bpe", "--vocab_size", "90000", "--strict", "--overwrite")
     replace_path, calls = Path.replace, []
 
     def replace(self: Path, target: Path | str) -> Path:
@@ -169,6 +170,7 @@ def test_what_a_killed_run_left_is_cleared_away(corpus_files: Path, tmp_path: Pa
         (["--vocab_size", "299"], "must be from 300"),
         (["--sample_bytes", "0"], "must be at least 1"),
         (["--lowercase"], "requires --model wordpiece"),
+        (["--normalize", "--model", "wordpiece"], "folds white space anyway"),
         (["--push_to_hub", "a/b/c"], "--push_to_hub a/b/c: "),
         (["--colour", "red"], "--colour"),
     ],
@@ -194,3 +196,30 @@ def test_bad_records(corpus_files: Path, tmp_path: Path):
         train_tokenizer.main(options)
     train_tokenizer.main([*options, "--on_bad_record", "skip"])
     assert json.loads((tmp_path / "out" / RECORD).read_text())["sample"]["documents"] == 800
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (
+            "bpe",
+            r"nothing is lost in a sample of 2 documents, e.g. 'def f\(x\):\\n␣␣␣␣return␣␣x\\n' → the same",
+        ),
+        ("unigram", r"nothing is lost in a sample of 2 documents, e.g. 'def .*' → the same"),
+        (
+            "wordpiece",
+            r"100.0% of 2 documents .* \(.*line breaks .*\), e.g. 'def f.*\\n.*' → 'def f \( x \) : .*'",
+        ),
+    ],
+)
+def test_every_run_shows_what_is_left_of_a_real_passage(
+    model: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text("def f(x):\n    return  x\n")
+    train_tokenizer.main(["--input", f"{tmp_path}/*.py", "--output", str(tmp_path / "out"), "--model", model])
+    shown = capsys.readouterr()
+    assert re.search(rf"^round trip: {expected}$", shown.out, re.MULTILINE)
+    # A newcomer has less text than the default vocabulary needs.
+    assert re.search(r"--vocab_size 25000: the sample supports \d+ tokens only", shown.err)
+    assert json.loads((tmp_path / "out" / RECORD).read_text())["round_trip"]["documents"] == 2

@@ -40,7 +40,7 @@ def tokenizer_of(kind: str) -> PreTrainedTokenizerFast:
 
 
 def words_of(tokenizer: PreTrainedTokenizerFast) -> list[str]:
-    table = Words.of(tokenizer, len(tokenizer))
+    table = Words.from_tokenizer(tokenizer, len(tokenizer))
     encoding = tokenizer(TEXT, return_offsets_mapping=True)
     words: list[tuple[int, int]] = []
     previous_token = None
@@ -85,9 +85,11 @@ def test_words_of_a_text(kind: str) -> None:
 def test_kinds_that_tell_nothing() -> None:
     characters = Tokenizer(models.BPE())
     characters.train_from_iterator([TEXT], trainers.BpeTrainer(vocab_size=60, show_progress=False))
-    assert Words.of(PreTrainedTokenizerFast(tokenizer_object=characters), 2) is None
+    assert Words.from_tokenizer(PreTrainedTokenizerFast(tokenizer_object=characters), 2) is None
     level = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
-    assert not Words.of(PreTrainedTokenizerFast(tokenizer_object=level), 2).starts_inside_word.any()
+    assert not Words.from_tokenizer(
+        PreTrainedTokenizerFast(tokenizer_object=level), 2
+    ).starts_inside_word.any()
     assert not np.any(Words.single(3).starts_inside_word)
 
 
@@ -97,7 +99,7 @@ def test_ids_without_a_token_are_part_of_the_vocabulary(capfd: pytest.CaptureFix
         backend.pre_tokenizer = pre_tokenizers.ByteLevel()
         tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
         capfd.readouterr()  # making it lists the gaps, loading it does not
-        vocabulary = Vocabulary.of(tokenizer, "folder", "clm")
+        vocabulary = Vocabulary.from_tokenizer(tokenizer, "folder", "clm")
         assert vocabulary.size == 6 and vocabulary.words is not None
         assert vocabulary.words.starts_inside_word.shape == (6,)
         assert "holes" not in "".join(capfd.readouterr())

@@ -91,7 +91,7 @@ def test_what_is_assigned_while_values_are_postponed_counts() -> None:
         added_to.assign_add(tf.ones([4]))
         initial.assign(zeros, lambda: np.full([4], 3.0, np.float32))
         copy = tf.Variable(tf.zeros([4]), name="copied")
-        initial.copy(zeros, to=copy)
+        initial.copy(zeros, target=copy)
     assigned.assign_add(tf.ones([4]))
     assert "assign" not in vars(zeros)
     values = (

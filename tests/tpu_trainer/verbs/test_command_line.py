@@ -274,7 +274,7 @@ def test_the_installed_command_lists_every_verb_in_a_line() -> None:
     assert without_verb.stderr == with_help.stdout
     assert with_help.stdout.startswith("usage: tokenmill-trainer VERB")
     lines = [line.split() for line in with_help.stdout.splitlines() if line.startswith("  ")]
-    assert [line[0] for line in lines] == list(VERBS)
+    assert [line[0] for line in lines] == [*VERBS, "completion"]
     assert all(len(line) > 3 for line in lines)
 
 
@@ -458,3 +458,21 @@ def test_the_trainer_does_not_import_the_pipeline() -> None:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert not {name.split(".")[0] for name in names} & {"beam_pipeline", "apache_beam"}, path
+
+
+def test_bash_completes_verbs_options_and_values(
+    run_verb: Callable[..., int], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from tests.completions import completed_by_bash
+
+    assert run_verb("completion", "bash") == 0
+    script = tmp_path / "trainer.bash"
+    script.write_text(capsys.readouterr().out)
+    for words, expected in (
+        (["fi"], {"fit", "fill-mask"}),
+        (["fit", "--objec"], {"--objective"}),
+        (["fit", "--objective", ""], {"mlm", "clm"}),
+    ):
+        assert completed_by_bash(script, "tokenmill-trainer", *words, folder=tmp_path) == expected
+    assert run_verb("completion", "csh") == 2
+    assert "completion {bash,zsh,fish}" in capsys.readouterr().err

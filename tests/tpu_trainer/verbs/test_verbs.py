@@ -380,10 +380,10 @@ def test_fill_mask(
         (b"", ("--text", "\udcff <mask>"), "--text: character 1 is '\\udcff', so the text is not UTF-8"),
         (
             b'{"text": "w1 \\ud800 <mask>"}',
-            ("--json", "true"),
+            ("--json",),
             "line 1 of the standard input: character 4 is '\\ud800'",
         ),
-        (b"[" * 100_000, ("--json", "true"), "line 1 of the standard input is not JSON"),
+        (b"[" * 100_000, ("--json",), "line 1 of the standard input is not JSON"),
     ):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         assert run_verb("fill-mask", "--model", exported, "--top_k", 1, *options) == 2

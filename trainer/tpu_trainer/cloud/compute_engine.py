@@ -31,7 +31,7 @@ _TRANSIENT = ("POOL_EXHAUSTED", "STOCKOUT", "INTERNAL", "RATE", "UNAVAILABLE", "
 _LOST_CHECKS = 5
 """Status checks in a row without instances that are being created, after which missing ones are lost."""
 _MAX_FAILED_DELETIONS = 60
-"""Of a part, which is in use for a moment after the group has been deleted."""
+"""The most failed deletions of a part, which is in use for a moment after the group has been deleted."""
 _IN_USE = "resourceInUseByAnotherResource"
 
 
@@ -83,7 +83,7 @@ class ComputeEngine(Service):
             True: google.client(compute_v1.ZoneOperationsClient),
             False: google.client(compute_v1.RegionOperationsClient),
         }
-        self._found: dict[str, Any] = dict.fromkeys(self._parts)
+        self._resources: dict[str, Any] = dict.fromkeys(self._parts)
         self._failed_deletions = 0  # since one has succeeded
         self.requested = f"a {cloud.accelerator_type} in {cloud.zone}"
         region = f"--project {cloud.project} --region {cloud.region} --quiet"
@@ -106,18 +106,18 @@ class ComputeEngine(Service):
         self._request_ids: dict[str, str] = {}
         self._operation: _Operation | None = None  # that has not ended
         self._failure: CloudError | None = None  # of the last operation that has created a part
-        self._lost = 0
+        self._lost_checks = 0
 
     def find(self) -> Resource | None:
         self._follow_operation()
-        self._found = {
+        self._resources = {
             part: get(client.get, request=self._named(part)) for part, client in self._clients.items()
         }
-        if not any(self._found.values()) and self._operation is None:
+        if not any(self._resources.values()) and self._operation is None:
             return None
         conflict = self._conflict()
         # After the group has been deleted, the hosts' reports say whether the training has ended.
-        attempt = self._of_host(ATTEMPT) if self._found["group"] is None and conflict is None else ""
+        attempt = self._of_host(ATTEMPT) if self._resources["group"] is None and conflict is None else ""
         ended = bool(attempt and self._reports.exits(attempt))
         creates = self._operation is not None and self._operation.creates
         return Resource(
@@ -125,7 +125,7 @@ class ComputeEngine(Service):
             identity="" if conflict is None else "another",
             deleting=self._operation is not None and not creates,
             creating=creates,
-            complete=ended or (all(self._found.values()) and not creates and self._failure is None),
+            complete=ended or (all(self._resources.values()) and not creates and self._failure is None),
             conflict=conflict,
         )
 
@@ -139,7 +139,7 @@ class ComputeEngine(Service):
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        part = next(part for part in self._parts if self._found[part] is None)
+        part = next(part for part in self._parts if self._resources[part] is None)
         kind = _KINDS[part]
         body = bodies(self._config, self._of_host(ATTEMPT) or self._attempt)[part]
         # The API executes the requests of an id only once.
@@ -155,9 +155,9 @@ class ComputeEngine(Service):
 
     def delete(self) -> None:
         """Starts to delete the first part that does not need the others; does nothing if it is gone."""
-        if self._operation is not None and self._found[self._operation.part] is None:
+        if self._operation is not None and self._resources[self._operation.part] is None:
             return  # it is still being created, and needs the other parts
-        part = next(part for part in reversed(self._parts) if self._found[part] is not None)
+        part = next(part for part in reversed(self._parts) if self._resources[part] is not None)
         try:
             operation = get(self._clients[part].delete_unary, request=self._named(part))
         except RefusedError as error:
@@ -170,9 +170,9 @@ class ComputeEngine(Service):
         self._operation = operation and _Operation(part, operation.name, creates=False)
 
     def state(self) -> State:
-        group = self._found["group"]
+        group = self._resources["group"]
         instances = self._instances() if group is not None else []
-        taken = group is None or any(
+        is_preempted = group is None or any(
             each.instance_status in TAKEN_STATUSES or each.current_action in TAKEN_ACTIONS
             for each in instances
         )
@@ -180,37 +180,37 @@ class ComputeEngine(Service):
         running = sum(
             each.instance_status == "RUNNING" and each.current_action not in CREATING for each in instances
         )
-        if not taken and running < size:
+        if not is_preempted and running < size:
             errors = _errors(group, instances)
             for error in errors:
                 if not _is_transient(error):
                     return State("failed", f"the request for a TPU failed: {_describe([error])}")
             # A group that waits for all hosts at once may list none.
             waiting = errors or _is_busy(group) or any(each.current_action in CREATING for each in instances)
-            self._lost = 0 if waiting else self._lost + 1
-            if self._lost < _LOST_CHECKS:
+            self._lost_checks = 0 if waiting else self._lost_checks + 1
+            if self._lost_checks < _LOST_CHECKS:
                 reason = f": {_describe(errors[:1])}" if errors else ""
                 return State("waiting", f"{running} of {size} hosts are running{reason}")
-            taken = True
-        self._lost = 0
-        return self._reports.state(self._of_host(ATTEMPT), preempted=taken)
+            is_preempted = True
+        self._lost_checks = 0
+        return self._reports.state(self._of_host(ATTEMPT), preempted=is_preempted)
 
     def _conflict(self) -> str | None:
         """Returns why a part is not the run's, or has other options; None if all are the run's."""
-        there = [part for part in self._found.values() if part is not None]
-        if any(part.description.rpartition(" ")[0] != owner(self._config) for part in there):
+        resources = [part for part in self._resources.values() if part is not None]
+        if any(part.description.rpartition(" ")[0] != owner(self._config) for part in resources):
             return f"not for {self._config.output_dir}; choose another --cloud.name"
-        if all(part.description == description(self._config) for part in there):
+        if all(part.description == description(self._config) for part in resources):
             return None
         # Only the template has room for the options.
-        named = self._found["template"] and conflict_of(
+        named = self._resources["template"] and conflict_of(
             self._config, self._of_host(OPTIONS), self.delete_command
         )
         return named or f"with other options. Use the same options, or delete it: {self.delete_command}"
 
     def _of_host(self, key: str) -> str:
         """Returns a value in the hosts' metadata; empty if there is none."""
-        template = self._found["template"]
+        template = self._resources["template"]
         items = template.properties.metadata.items if template is not None else []
         return next((item.value for item in items if item.key == key), "")
 

@@ -57,7 +57,7 @@ class RunFollower:
         self._may_exist = False  # whether resources may exist and be billed
         self._unanswered = False  # whether the last request had no response: it may still be executed
         self._created = False  # whether the last request has created a resource that has not been visible yet
-        self._seen = False  # whether the resource has existed since the last request
+        self._has_existed = False  # whether the resource has existed since the last request
         self._conflicts = 0
         self._preemptions = 0
         self._signals = Signals(exit_message=self._cleanup_hint)
@@ -103,7 +103,7 @@ class RunFollower:
             if resource is None:
                 part = self._request() and self._service.in_parts
             elif resource.deleting:
-                self._seen, self._created = self._seen or self._created, False
+                self._has_existed, self._created = self._has_existed or self._created, False
                 self._log_state(f"a {self._service.noun} of this name is being deleted")
             else:
                 self._check_owner(resource)
@@ -121,7 +121,7 @@ class RunFollower:
             )
         self._may_exist, self._created = True, False
         if resource.complete:
-            self._seen, self._unanswered = True, False
+            self._has_existed, self._unanswered = True, False
 
     def _inspect(self, resource: Resource) -> bool:
         """Returns whether the training is done; after a preemption, deletes the TPU, so that a new one is requested."""
@@ -156,7 +156,7 @@ class RunFollower:
         _log.info(f"launch: {self._name}: the TPU was preempted; the run continues on a new one")
         self._delete(resource)
         self._service.new_attempt()
-        self._seen = False
+        self._has_existed = False
 
     def _request(self) -> bool:
         """Requests what is missing, while signals wait for the response. Returns whether there was one.
@@ -164,8 +164,8 @@ class RunFollower:
         The next status check shows whether the request was executed.
         """
         service = self._service
-        if self._seen or (self._created and service.visible_at_once):
-            self._seen = True
+        if self._has_existed or (self._created and service.visible_at_once):
+            self._has_existed = True
             self._clean_up(self._cancel)
             raise CloudError(
                 f"{self._name}: the {service.noun} was deleted, but not by this command; run the same command to "
@@ -177,7 +177,7 @@ class RunFollower:
                 f"{service.if_killed}: {service.delete_command}"
             )
         self._may_exist = True
-        before, self._unanswered = self._unanswered, True
+        was_unanswered, self._unanswered = self._unanswered, True
         try:
             with self._signals.deferred():
                 created = service.request()
@@ -188,7 +188,7 @@ class RunFollower:
             self._log_state(f"checking whether the request was executed: {error}")
             return False
         except CloudError:
-            self._unanswered = before  # an earlier request may still be executed
+            self._unanswered = was_unanswered  # an earlier request may still be executed
             self._clean_up(self._cancel)
             raise
         self._conflicts = 0 if created else self._conflicts + 1
@@ -232,12 +232,12 @@ class RunFollower:
 
     def _delete(self, resource: Resource) -> None:
         """Deletes a resource and waits until its name is free for a new one."""
-        left: Resource | None = resource
-        while left is not None and left.identity == resource.identity:
-            if not left.deleting:
+        remaining: Resource | None = resource
+        while remaining is not None and remaining.identity == resource.identity:
+            if not remaining.deleting:
                 self._ask(self._service.delete)
-            left = self._ask(self._service.find)
-            if left is not None:
+            remaining = self._ask(self._service.find)
+            if remaining is not None:
                 self._wait(at_most=_PART_SECONDS if self._service.in_parts else None)
         self._may_exist = False
 

@@ -68,7 +68,7 @@ class Gke(Service):
         cloud = config.cloud
         self._jobsets = f"apis/{API_VERSION}/namespaces/{cloud.namespace}/jobsets"
         self._core = f"api/v1/namespaces/{cloud.namespace}"
-        self._found: dict[str, Any] = {}
+        self._jobset: dict[str, Any] = {}
         self._cannot_start = 0
         self._attempts = 0  # to reach the cluster
         slices = "" if cloud.slices == 1 else f"{cloud.slices} slices of "
@@ -91,7 +91,7 @@ class Gke(Service):
         self._api: RestApi = connect_to_cluster(self._google, self._config)
         cloud = self._config.cloud
         try:
-            known = self._api.get(f"apis/{API_VERSION}")
+            jobset_api = self._api.get(f"apis/{API_VERSION}")
         except UnansweredError as error:
             self._attempts += 1
             if self._attempts < _CONNECT_ATTEMPTS:
@@ -101,7 +101,7 @@ class Gke(Service):
                 f"network, enable its DNS-based endpoint: gcloud container clusters update {cloud.cluster} --location "
                 f"{cloud.location} --project {cloud.project} --enable-dns-access"
             ) from error
-        if known is None:
+        if jobset_api is None:
             raise CloudError(f"the cluster {cloud.cluster} has no JobSets; install them: {INSTALL}")
         missing = [right for right in RIGHTS if not self._permitted(*right)]
         if missing:
@@ -130,14 +130,14 @@ class Gke(Service):
         return bool(review["status"]["allowed"])
 
     def find(self) -> Resource | None:
-        found = self._api.get(f"{self._jobsets}/{self._config.name}")
-        if found is None:
+        jobset = self._api.get(f"{self._jobsets}/{self._config.name}")
+        if jobset is None:
             return None
-        self._found = found
-        options = (found["metadata"].get("annotations") or {}).get(OPTIONS)
+        self._jobset = jobset
+        options = (jobset["metadata"].get("annotations") or {}).get(OPTIONS)
         return Resource(
-            identity=found["metadata"]["uid"],
-            deleting="deletionTimestamp" in found["metadata"],
+            identity=jobset["metadata"]["uid"],
+            deleting="deletionTimestamp" in jobset["metadata"],
             conflict=conflict_of(self._config, options, self.delete_command),
         )
 
@@ -161,7 +161,7 @@ class Gke(Service):
             "apiVersion": "v1",
             "kind": "DeleteOptions",
             "propagationPolicy": "Foreground",
-            "preconditions": {"uid": self._found["metadata"]["uid"]},
+            "preconditions": {"uid": self._jobset["metadata"]["uid"]},
         }
         try:
             self._api.call("DELETE", f"{self._jobsets}/{self._config.name}", options)
@@ -170,7 +170,7 @@ class Gke(Service):
                 raise
 
     def state(self) -> State:
-        spec, status = self._found["spec"], self._found.get("status", {})
+        spec, status = self._jobset["spec"], self._jobset.get("status", {})
         conditions = {each["type"]: each for each in status.get("conditions", []) if each["status"] == "True"}
         if "Completed" in conditions:
             return State("done")
@@ -220,8 +220,8 @@ class Gke(Service):
             return f"the JobSet has failed: {condition.get('reason')}: {condition.get('message')}"
         # A slice can have a thousand hosts.
         logs = [replace(each, log=self._log(pods[each.host][0])) for each in causes[:MAX_LOGS]]
-        others = f"kubectl logs POD --namespace {cloud.namespace}, or Cloud Logging, has their output"
-        return describe(logs + causes[MAX_LOGS:], others=others)
+        other_logs = f"kubectl logs POD --namespace {cloud.namespace}, or Cloud Logging, has their output"
+        return describe(logs + causes[MAX_LOGS:], other_logs=other_logs)
 
     def _pods(self) -> _Pods:
         running, waits, exits, cannot_start = 0, [], {}, False
@@ -251,7 +251,7 @@ class Gke(Service):
 
     def _host(self, pod: dict) -> int:
         annotations = pod["metadata"].get("annotations", {})
-        hosts = self._found["spec"]["replicatedJobs"][0]["template"]["spec"]["completions"]
+        hosts = self._jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["completions"]
         return int(annotations.get(_SLICE, 0)) * hosts + int(annotations.get(_INDEX, 0))
 
     def _log(self, pod: str) -> str:

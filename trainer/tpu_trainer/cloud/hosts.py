@@ -87,7 +87,7 @@ class HostReports:
             if causes[0].host == 0 and causes[0].status == ExitStatus.DONE:
                 return State("done")
             folder = files.join(self._config.output_dir, LAUNCH_FOLDER)
-            return State("failed", describe(causes, others=f"their reports are in {folder}"))
+            return State("failed", describe(causes, other_logs=f"their reports are in {folder}"))
         # If another host stops first, host 0 needs time to save and report.
         if preempted or any(container.host == 0 for container in exits) or self._lost_host_0(exits):
             self._silent_seconds = 0.0
@@ -142,18 +142,18 @@ def causes_of(exits: list[ContainerExit], *, preempted: bool = False) -> list[Co
     return sorted(failed, key=lambda container: container.host == 0 and container.status in lost_host)
 
 
-def describe(exits: list[ContainerExit], *, others: str) -> str:
+def describe(exits: list[ContainerExit], *, other_logs: str) -> str:
     """Returns a message about the exits that ended the training, the cause first.
 
     Args:
         exits: At least one exit.
-        others: Where the output of hosts is that the message has no room for.
+        other_logs: A sentence on the location of the output that the message has no room for.
     """
     lines = [
         f"{'`fit`' if each.host == 0 else f'host {each.host} of the TPU'} exited with status {each.status} (see "
         f"docs/training.md). Its last output:\n{each.log}"
         for each in exits[:MAX_LOGS]
     ]
-    if further := ", ".join(str(container.host) for container in exits[MAX_LOGS:]):
-        lines.append(f"Other hosts that failed: {further}; {others}")
+    if other_hosts := ", ".join(str(container.host) for container in exits[MAX_LOGS:]):
+        lines.append(f"Other hosts that failed: {other_hosts}; {other_logs}")
     return "\n".join(lines)

@@ -76,10 +76,10 @@ class Lease:
             )
             for _ in range(_CHECKS):
                 self._sleep(seconds / _CHECKS)
-                there = self._patiently(lambda: self._objects.generation(self._url))
-                if there == 0:  # released
+                current_generation = self._patiently(lambda: self._objects.generation(self._url))
+                if current_generation == 0:  # released
                     return self.acquire()
-                if there != generation:
+                if current_generation != generation:
                     raise LostLeaseError(
                         f"{self._url}: another `{self._verb}` ({_describe_holder(holder)}) manages this run"
                     )

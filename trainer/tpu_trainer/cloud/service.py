@@ -18,7 +18,7 @@ _MAX_SHOWN = 200  # characters of a value
 
 
 class Resource(NamedTuple):
-    """What exists of a run on Google Cloud."""
+    """The resource of a run on Google Cloud."""
 
     identity: str
     """Another resource of the same name has another one."""
@@ -32,25 +32,25 @@ class Resource(NamedTuple):
 
 
 class State(NamedTuple):
-    """How far the training on an existing resource is."""
+    """The state of the training on an existing resource."""
 
     name: Literal["waiting", "active", "preempted", "done", "failed", "unknown"]
     """preempted: Google Cloud takes the TPU away, or has done so."""
     text: str = ""
-    """What it waits for, why it failed, or its unknown state."""
+    """The reason why it waits or failed, or its unknown state."""
 
 
 class Service(ABC):
-    """What a run needs of a service. All requests are sent once, and raise the errors of `google.answered`."""
+    """The operations that a run needs. All requests are sent once, and raise the errors of `google.answered`."""
 
     noun: str
-    """What is requested, such as `queued resource`."""
+    """The kind of the requested resource, such as `queued resource`."""
     requested: str
-    """What is requested and where, for messages."""
+    """The requested resource and its location, for messages."""
     delete_command: str
     """Shell commands that delete what may exist."""
     if_killed = "the training goes on; delete it with"
-    """What to do if `launch` is killed, before `delete_command`."""
+    """The advice if `launch` is killed, before `delete_command`."""
     in_parts = False
     """Whether there are parts, which are created and deleted one after the other."""
     visible_at_once = False
@@ -97,18 +97,20 @@ def recorded_options(config: LaunchConfig) -> str:
 def conflict_of(config: LaunchConfig, options: str | None, delete_command: str) -> str | None:
     """Returns `Resource.conflict` of a resource that has recorded `options`; None: it has recorded none."""
     try:
-        there = json.loads(options or "{}")
-        folder = there.get("output_dir")
+        recorded = json.loads(options or "{}")
+        folder = recorded.get("output_dir")
     except (ValueError, AttributeError):  # somebody else's
         folder = None
     if folder != config.output_dir.rstrip("/"):
         return f"not for {config.output_dir}; choose another --cloud.name"
-    ours, theirs = _flat(json.loads(recorded_options(config))), _flat(there)
-    different = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
+    own_options, other_options = _flat(json.loads(recorded_options(config))), _flat(recorded)
+    different = [
+        name for name in {**own_options, **other_options} if own_options.get(name) != other_options.get(name)
+    ]
     if not different:
         return None
     names = "; ".join(
-        f"{name} is {_shown(theirs.get(name))} there and {_shown(ours.get(name))} here"
+        f"{name} is {_shown(other_options.get(name))} there and {_shown(own_options.get(name))} here"
         for name in different[:_MAX_DIFFERENCES]
     )
     return f"with other options: {names}. Use the same options, or delete it: {delete_command}"

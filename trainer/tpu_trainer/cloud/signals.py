@@ -32,7 +32,7 @@ class Signals:
         self._deferred = False
 
     def __enter__(self) -> Signals:
-        self._old = {
+        self._previous_handlers = {
             number: signal.signal(number, self._receive)
             for number in _SIGNALS
             if signal.getsignal(number) is not signal.SIG_IGN
@@ -42,7 +42,7 @@ class Signals:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._old.items():
+        for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
 
     @contextmanager

@@ -97,18 +97,18 @@ class Slice:
                 f"--cloud.accelerator_type is {accelerator_type!r}: must be one of {', '.join(_GENERATIONS)}, a "
                 "hyphen and a size, such as v5litepod-16"
             )
-        chips, rest = divmod(int(number), kind.per_chip)
-        known = [] if rest or chips > kind.max_chips else _topologies(kind, chips)
-        if not known:
+        chips, remainder = divmod(int(number), kind.per_chip)
+        topologies = [] if remainder or chips > kind.max_chips else _topologies(kind, chips)
+        if not topologies:
             raise UsageError(
                 f"--cloud.accelerator_type is {accelerator_type!r}: {name} has no slice of this size; "
                 f"{_sizes(name, kind)}"
             )
-        chosen = topology or known[0]
-        if chosen not in known:
+        chosen_topology = topology or topologies[0]
+        if chosen_topology not in topologies:
             raise UsageError(
                 f"--cloud.topology is {topology!r}: {accelerator_type} has {chips} chips; its topologies are "
-                f"{', '.join(known[:6])}"
+                f"{', '.join(topologies[:6])}"
             )
         # A slice of up to 8 chips of v5e or v6e is one host; the hosts of larger ones have 4 chips each.
         per_host = (
@@ -116,7 +116,7 @@ class Slice:
         )
         return cls(
             gke_accelerator=kind.gke_accelerator,
-            topology=chosen,
+            topology=chosen_topology,
             hosts=chips // per_host,
             chips_per_host=per_host,
             machine_type=None if kind.machines is None else f"{kind.machines}-{per_host}t",
@@ -147,8 +147,10 @@ def _topologies(kind: _Generation, chips: int) -> list[str]:
 def _sizes(name: str, kind: _Generation) -> str:
     if kind.dimensions == 2:
         return "sizes: " + ", ".join(f"{name}-{_chips(each)}" for each in _FLAT)
-    small = ", ".join(f"{name}-{kind.per_chip * _chips(each)}" for each in _SMALL)
-    return f"sizes: {small}, and multiples of {64 * kind.per_chip} up to {kind.max_chips * kind.per_chip}"
+    small_sizes = ", ".join(f"{name}-{kind.per_chip * _chips(each)}" for each in _SMALL)
+    return (
+        f"sizes: {small_sizes}, and multiples of {64 * kind.per_chip} up to {kind.max_chips * kind.per_chip}"
+    )
 
 
 def _chips(topology: str) -> int:

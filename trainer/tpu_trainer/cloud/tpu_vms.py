@@ -35,7 +35,7 @@ class TpuVms(Service):
         cloud = config.cloud
         self._name = f"{_parent(config)}/queuedResources/{config.name}"
         self._node = f"{_parent(config)}/nodes/{config.name}"
-        self._found = tpu_v2.QueuedResource()
+        self._queued_resource = tpu_v2.QueuedResource()
         self.requested = f"a {cloud.accelerator_type} in {cloud.zone}"
         self.delete_command = (
             f"gcloud compute tpus queued-resources delete {config.name} --project {cloud.project} --zone {cloud.zone} "
@@ -51,14 +51,14 @@ class TpuVms(Service):
         self._attempt = secrets.token_hex(4)
 
     def find(self) -> Resource | None:
-        found = get(self._client.get_queued_resource, name=self._name)
-        if found is None:
+        queued_resource = get(self._client.get_queued_resource, name=self._name)
+        if queued_resource is None:
             return None
-        self._found = found
+        self._queued_resource = queued_resource
         metadata = self._metadata()
         return Resource(
             identity=metadata.get(ATTEMPT, ""),
-            deleting=found.state.state == _States.DELETING,
+            deleting=queued_resource.state.state == _States.DELETING,
             conflict=conflict_of(self._config, metadata.get(OPTIONS), self.delete_command),
         )
 
@@ -73,29 +73,33 @@ class TpuVms(Service):
         return create(self._client.create_queued_resource, request=request) is not None
 
     def state(self) -> State:
-        state = self._found.state.state
+        state = self._queued_resource.state.state
         if state in WAITING:
             return State("waiting", _States(state).name)
         if state == _States.FAILED:
-            reason = self._found.state.failed_data.error.message or "no reason given"
+            reason = self._queued_resource.state.failed_data.error.message or "no reason given"
             return State("failed", f"the request for a TPU failed: {reason}")
         if state not in (*SUSPENDED, _States.ACTIVE):
             return State("unknown", getattr(state, "name", str(state)))
         node = get(self._client.get_node, name=self._node)
-        taken = state in SUSPENDED or (node is not None and node.state in TAKEN_NODES)
-        return self._reports.state(self._metadata().get(ATTEMPT, ""), preempted=taken)
+        is_preempted = state in SUSPENDED or (node is not None and node.state in TAKEN_NODES)
+        return self._reports.state(self._metadata().get(ATTEMPT, ""), preempted=is_preempted)
 
     def delete(self) -> None:
         request = tpu_v2.DeleteQueuedResourceRequest(name=self._name, force=True)
         try:
             get(self._client.delete_queued_resource, request=request)
         except RefusedError:
-            left = self.find()
-            if left is not None and not left.deleting:
+            remaining = self.find()
+            if remaining is not None and not remaining.deleting:
                 raise
 
     def _metadata(self) -> dict[str, str]:
-        return dict(self._found.tpu.node_spec[0].node.metadata) if self._found.tpu.node_spec else {}
+        return (
+            dict(self._queued_resource.tpu.node_spec[0].node.metadata)
+            if self._queued_resource.tpu.node_spec
+            else {}
+        )
 
 
 def queued_resource(config: LaunchConfig, attempt: str) -> tpu_v2.QueuedResource:

@@ -10,6 +10,7 @@ import yaml
 from jsonargparse import ArgumentParser, Namespace, _loaders_dumpers, set_loader
 
 from tokenmill_reader.console.escaping import message
+from tokenmill_reader.console.option_yaml import OptionLoader, error_text
 from tokenmill_reader.console.spelling import suggestion
 
 _TYPES = {
@@ -27,71 +28,13 @@ _REMOVED = {"tpu": [("name", "local"), ("zone", None), ("project", None), ("conn
 """Section → name and default of options that no longer exist. `fit` wrote them into config.yaml of earlier runs."""
 
 
-class _YamlLoader(yaml.SafeLoader):
-    """YAML with decimal numbers, and without repeated keys, tags of values and mappings that contain themselves.
-
-    In PyYAML, 1e-4 is text, 010 is 8, 10:15 is 615, and the last of several equal keys counts.
-    """
-
-    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
-        """Returns a mapping as it is written: before keys are merged into it (`<<: *other`)."""
-        node = super().compose_mapping_node(anchor)
-        lines: dict[str, int] = {}
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                line = key.start_mark.line + 1
-                if key.value in lines:
-                    raise yaml.YAMLError(
-                        f"line {line}: {key.value!r} is already set in line {lines[key.value]}; remove one"
-                    )
-                lines[key.value] = line
-        return node
-
-    def compose_scalar_node(self, anchor: str | None) -> yaml.ScalarNode:
-        """Returns a value; PyYAML's conversions of values with a tag, such as `!!int x`, raise any exception."""
-        event = self.peek_event()
-        if event.tag not in _VALUE_TAGS:
-            line = event.start_mark.line + 1
-            raise yaml.YAMLError(f"line {line}: {event.value!r} has the tag {event.tag!r}; remove it")
-        return super().compose_scalar_node(anchor)
-
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Returns a value with all that it contains, which refuses one that contains itself (`&a [*a]`)."""
-        return super().construct_object(node, deep=True)
-
-    def construct_integer(self, node: yaml.ScalarNode) -> int:
-        """Returns a decimal number."""
-        return int(self.construct_scalar(node).replace("_", ""))
-
-
-_INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
-_VALUE_TAGS = (None, "!", "tag:yaml.org,2002:str")
-_KEPT = {f"tag:yaml.org,2002:{name}" for name in ("bool", "merge", "null")}
-_YamlLoader.yaml_implicit_resolvers = {
-    letter: [(tag, pattern) for tag, pattern in resolvers if tag in _KEPT]
-    for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_YamlLoader.add_implicit_resolver(_INT, re.compile(r"^[-+]?[0-9][0-9_]{0,99}$"), list("-+0123456789"))
-_YamlLoader.add_implicit_resolver(
-    _FLOAT,
-    re.compile(
-        r"""^(?:[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?
-        |[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+
-        |[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$""",
-        re.VERBOSE,
-    ),
-    list("-+.0123456789"),
-)
-_YamlLoader.add_constructor(_INT, _YamlLoader.construct_integer)
-
-
 def _load_yaml(text: str, path: Any = "") -> Any:
     """Parses a value of the command line, or a file if it has a path."""
     try:
-        value = yaml.load(text, _YamlLoader)
+        value = yaml.load(text, OptionLoader)
     except (yaml.YAMLError, RecursionError) as error:
         place = f"{path}: " if str(path) else ""
-        raise yaml.YAMLError(f"{place}{error}".replace('in "<unicode string>", ', "in ")) from None
+        raise yaml.YAMLError(f"{place}{error_text(error)}") from None
     if str(path):
         return {} if value is None else _without_removed(value)
     # As in jsonargparse's loader: `C:` and `{a, b}` are text.
@@ -110,7 +53,7 @@ def _without_removed(options: Any) -> Any:
 
 set_loader("yaml", _load_yaml, exceptions=(yaml.YAMLError,))
 # For text where a number is expected; there is no public way to set it.
-_loaders_dumpers.yaml_default_loader = _YamlLoader
+_loaders_dumpers.yaml_default_loader = OptionLoader
 
 
 class Parser(ArgumentParser):

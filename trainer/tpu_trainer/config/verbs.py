@@ -60,6 +60,8 @@ class ExportConfig:
     """Folder to write: config.json, model.safetensors, tf_model.h5, README.md and the tokenizer's files."""
     checkpoint: str = "latest"
     """The checkpoint: latest, best (lowest validation loss), or the step of one that the run has kept."""
+    json: bool = field(default=False, metadata={"argument": {"action": "store_true"}})
+    """Print the result as a JSON document."""
 
     def __post_init__(self) -> None:
         require(
@@ -85,7 +87,7 @@ class FillMaskConfig:
     """Text with one or more mask tokens; default: the lines of standard input, a text each."""
     top_k: int = 5
     """Predictions for each mask token."""
-    json: bool = False
+    json: bool = field(default=False, metadata={"argument": {"action": "store_true"}})
     """Read a JSON object per line, its text under "text"; print it with the predictions under "masks"."""
 
     def __post_init__(self) -> None:
@@ -117,7 +119,7 @@ class GenerateConfig:
     """Determines the samples, together with the line's number."""
     batch_size: int = 8
     """Lines to read at a time; those with the same number of tokens form a batch. The texts do not depend on it."""
-    json: bool = False
+    json: bool = field(default=False, metadata={"argument": {"action": "store_true"}})
     """Read a JSON object per line, its text under "text"; print it with the new text under "continuation"."""
 
     def __post_init__(self) -> None:
@@ -178,6 +180,8 @@ class CompileCheckConfig(FitConfig):
     options of `fit`; only the other options can be combined with --compare."""
     output: str | None = None
     """JSON file to write the figures to; default: only print the table."""
+    json: bool = field(default=False, metadata={"argument": {"action": "store_true"}})
+    """Print the figures as one JSON document, as in the file of --output, and all else to stderr."""
     hlo: str | None = None
     """Folder to write the compiled programs to (XLA's optimized HLO, as text); default: none."""
     cache: str | None = None

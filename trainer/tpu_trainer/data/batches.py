@@ -27,7 +27,7 @@ from tpu_trainer.support.errors import UsageError
 # The features that objectives use, in the order of a batch's arrays.
 _USED_FEATURES = ("input_ids", "attention_mask", "position_ids", "segment_ids")
 _AHEAD_BATCHES = 16  # whose shards are loaded in the background, if they are remote
-_CHECKED_TOGETHER = 1024  # rows
+_ROWS_PER_CHECK = 1024  # rows
 _CALLS = PythonCalls()
 
 Batch = dict[str, np.ndarray]
@@ -39,7 +39,7 @@ class DatasetFunction(Protocol):
     """Returns the batches of an input pipeline; with `own`, only these rows of each."""
 
     def __call__(
-        self, context: tf.distribute.InputContext, own: OwnRows | None = None
+        self, context: tf.distribute.InputContext, own_rows: OwnRows | None = None
     ) -> tf.data.Dataset: ...
 
 
@@ -64,16 +64,16 @@ class NumberedBatches(ABC):
     def rows(self, number: int) -> np.ndarray:
         """Returns the rows of a batch, int64[batch_size]; -1 for padding rows, which are the last."""
 
-    def read(self, number: int, own: np.ndarray | None = None) -> Batch:
-        """Reads a batch, or only its rows of the indices `own`.
+    def read(self, number: int, own_indices: np.ndarray | None = None) -> Batch:
+        """Reads a batch, or only its rows with the indices `own_indices`.
 
         Raises:
             UsageError: If a shard cannot be read, or has an id that the tokenizer does not have.
         """
         rows = self.rows(number)
         ahead = self.rows(number + _AHEAD_BATCHES)
-        if own is not None:
-            rows, ahead = rows[own], ahead[own]
+        if own_indices is not None:
+            rows, ahead = rows[own_indices], ahead[own_indices]
         self.data.read_ahead(ahead[ahead >= 0])
         with reading():
             found = self.data[rows[rows >= 0]]
@@ -94,10 +94,10 @@ class NumberedBatches(ABC):
     def batches(self, first: int = 0) -> DatasetFunction:
         """Returns the batches from number `first` on, as the pipeline of a single process."""
 
-        def dataset(context: tf.distribute.InputContext, own: OwnRows | None = None) -> tf.data.Dataset:
+        def dataset(context: tf.distribute.InputContext, own_rows: OwnRows | None = None) -> tf.data.Dataset:
             if context.num_input_pipelines != 1:
                 raise ValueError(f"{context.num_input_pipelines} pipelines; each process has one of its own")
-            indices = None if own is None else own(self.batch_size)
+            indices = None if own_rows is None else own_rows(self.batch_size)
             count = self.batch_size if indices is None else indices.size
 
             @_CALLS.wrap
@@ -199,11 +199,11 @@ def check_records(split: Dataset, vocabulary: Vocabulary) -> None:
     """
     filled = split.counts[split.counts > 0]
     end = int(filled[0]) if split.manifest is None else 1
-    for first in range(0, end, _CHECKED_TOGETHER):
-        rows = np.arange(first, min(first + _CHECKED_TOGETHER, end))
+    for start in range(0, end, _ROWS_PER_CHECK):
+        rows = np.arange(start, min(start + _ROWS_PER_CHECK, end))
         with reading():
-            found = split[rows]
-        _check_ids(split, rows, found["input_ids"], vocabulary.size)
+            columns = split[rows]
+        _check_ids(split, rows, columns["input_ids"], vocabulary.size)
 
 
 def _check_ids(data: Dataset | Mixture, rows: np.ndarray, ids: np.ndarray, vocab_size: int) -> None:

@@ -20,7 +20,7 @@ def open_mixture(weights: Mapping[str, float | None]) -> Mixture:
     """Opens the splits in `weights` and checks that they are compatible.
 
     Args:
-        weights: Maps each folder to its relative share of the rows. None stands for the split's number of rows, so
+        weights: Maps each folder to its relative share of the rows. None is replaced by the split's number of rows, so
             that all rows of such splits are read equally often.
 
     Raises:
@@ -46,8 +46,10 @@ def check_same_rows(first: Dataset, other: Dataset) -> None:
             "prepare both with the same --max_length"
         )
     if first.manifest and other.manifest:
-        ours, theirs = (split.manifest["tokenizer"].get("sha256") for split in (first, other))
-        if ours != theirs:
+        first_tokenizer, other_tokenizer = (
+            split.manifest["tokenizer"].get("sha256") for split in (first, other)
+        )
+        if first_tokenizer != other_tokenizer:
             raise UsageError(
                 f"{other.path}: prepared with another tokenizer than {first.path}; prepare both with the same one"
             )
@@ -73,7 +75,7 @@ def describe(mixture: Mixture, validation: Dataset | None) -> list[dict[str, Any
     uses = [(split, "training", share) for split, share in zip(mixture.datasets, shares, strict=True)]
     if validation is not None:
         uses.append((validation, "validation", None))
-    found = []
+    entries = []
     for split, use, share in uses:
         totals = (split.manifest or {}).get("totals", {})
         if not isinstance(totals, dict):
@@ -81,7 +83,7 @@ def describe(mixture: Mixture, validation: Dataset | None) -> list[dict[str, Any
                 f"{split.path}/manifest.json: totals is not an object; prepare the dataset again"
             )
         inputs, count = input_files(split, _INPUTS_SHOWN)
-        found.append(
+        entries.append(
             {
                 "name": "/".join(split.path.rstrip("/").split("/")[-2:]),
                 "use": use,
@@ -95,4 +97,4 @@ def describe(mixture: Mixture, validation: Dataset | None) -> list[dict[str, Any
                 "further_inputs": max(0, count - _INPUTS_SHOWN),
             }
         )
-    return found
+    return entries

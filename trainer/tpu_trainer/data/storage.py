@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tokenmill_reader.errors import DatasetError
-from tokenmill_reader.files import FileInfo
+from tokenmill_reader.files import ListingEntry
 from tpu_trainer.support import files
 
 
@@ -19,13 +19,13 @@ class UrlFolder:
     def __init__(self, path: str) -> None:
         self.path = path.rstrip("/")
 
-    def list_files(self, *, sizes: bool) -> Mapping[str, FileInfo]:
-        found = files.list_files(self.path)
-        if not found:
+    def list_files(self, *, sizes: bool) -> Mapping[str, ListingEntry]:
+        listing = files.list_files(self.path)
+        if not listing:
             raise DatasetError(f"{self.path}: no such folder; give the folder of a split, such as OUT/train")
         return {
-            name: FileInfo(info.size, None if info.crc32c is None else int(info.crc32c, 16))
-            for name, info in found.items()
+            name: ListingEntry(info.size, None if info.crc32c is None else int(info.crc32c, 16))
+            for name, info in listing.items()
         }
 
     def read(self, name: str) -> bytes | None:
@@ -53,9 +53,9 @@ class UrlFolder:
         parts = []
         try:
             with tf.io.gfile.GFile(self.join(name), "rb") as file:
-                for first, end in ranges:
-                    file.seek(first)
-                    parts.append(file.read(end - first))
+                for start, end in ranges:
+                    file.seek(start)
+                    parts.append(file.read(end - start))
         except tf.errors.NotFoundError as error:
             raise FileNotFoundError(self.join(name)) from error
         return parts

@@ -41,7 +41,7 @@ class Vocabulary:
         return None if self.pad_id in (self.bos_id, self.eos_id) else self.pad_id
 
     @classmethod
-    def of(cls, tokenizer: Any, path: str, objective: ObjectiveName = "mlm") -> Vocabulary:
+    def from_tokenizer(cls, tokenizer: Any, path: str, objective: ObjectiveName = "mlm") -> Vocabulary:
         """Returns the vocabulary of a Hugging Face tokenizer.
 
         Raises:
@@ -54,8 +54,8 @@ class Vocabulary:
                     f"add one with add_special_tokens({{'{name}_token': …}}) and prepare the dataset again, "
                     "or train with --objective clm"
                 )
-        first = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.cls_token_id
-        last = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
+        bos_id = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.cls_token_id
+        eos_id = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
         # Ids may have gaps, and an embedding needs a row for the largest id.
         size = max(len(tokenizer), 1 + max(tokenizer.get_vocab().values(), default=-1))
         return cls(
@@ -63,9 +63,9 @@ class Vocabulary:
             special_ids=tuple(sorted(set(tokenizer.all_special_ids))),
             pad_id=tokenizer.pad_token_id,
             mask_id=tokenizer.mask_token_id,
-            bos_id=first,
-            eos_id=last,
-            words=Words.of(tokenizer, size),
+            bos_id=bos_id,
+            eos_id=eos_id,
+            words=Words.from_tokenizer(tokenizer, size),
         )
 
 
@@ -90,14 +90,14 @@ def load_tokenizer(path: str) -> Any:
             raise UsageError(f"{path}: AutoTokenizer cannot load it: {error}") from error
 
 
-def tokenizer_folder(split: Dataset, given: str | None = None) -> str:
-    """Returns the folder `given`, or else that of the tokenizer beside a split.
+def tokenizer_folder(split: Dataset, folder: str | None = None) -> str:
+    """Returns `folder`, or the folder of the tokenizer beside a split if it is None.
 
     Raises:
         UsageError: If there is none, or it is not the one that the split was prepared with.
     """
     try:
-        path = given or split.tokenizer_path
+        path = folder or split.tokenizer_path
     except DatasetError as error:
         raise UsageError(f"{error}, or give the right tokenizer with --data.tokenizer") from error
     if path is None:
@@ -121,7 +121,7 @@ def load_vocabulary(
         UsageError: If the tokenizer is unknown, differs from the manifest, or lacks a token that `objective` needs.
     """
     path = tokenizer_folder(split, tokenizer)
-    vocabulary = Vocabulary.of(load_tokenizer(path), path, objective)
+    vocabulary = Vocabulary.from_tokenizer(load_tokenizer(path), path, objective)
     if split.manifest is not None:
         _check(path, vocabulary, split.manifest["tokenizer"], split.path)
     return vocabulary
@@ -138,8 +138,8 @@ def _check(path: str, vocabulary: Vocabulary, expected: dict[str, Any], dataset:
     json_path = files.join(path, "tokenizer.json")
     if not files.is_file(json_path):
         raise UsageError(f"{json_path}: missing: {remedy}")
-    found = hashlib.sha256(files.read_text(json_path).encode()).hexdigest()
-    if found != expected.get("sha256"):
+    sha256 = hashlib.sha256(files.read_text(json_path).encode()).hexdigest()
+    if sha256 != expected.get("sha256"):
         raise UsageError(
-            f"{json_path}: its SHA-256 is {found}, but the manifest specifies {expected.get('sha256')}: {remedy}"
+            f"{json_path}: its SHA-256 is {sha256}, but the manifest specifies {expected.get('sha256')}: {remedy}"
         )

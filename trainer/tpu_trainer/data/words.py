@@ -31,7 +31,7 @@ class Words:
         return cls(starts_inside_word=np.zeros(size, bool), ends_inside_word=np.zeros(size, bool))
 
     @classmethod
-    def of(cls, tokenizer: Any, size: int) -> Words | None:
+    def from_tokenizer(cls, tokenizer: Any, size: int) -> Words | None:
         """Returns the boundaries of the first `size` ids of a Hugging Face tokenizer.
 
         They are None if its tokens do not show where words begin.

@@ -40,7 +40,7 @@ class Devices(ABC):
     @property
     @abstractmethod
     def target(self) -> Target:
-        """What the task is built for.
+        """The target for which the task is built.
 
         Raises:
             UsageError: If there is no attention kernel for these devices, or their generation is unknown.

@@ -58,7 +58,7 @@ class StepExecutor(ABC):
 
     @abstractmethod
     def evaluated_weights(self) -> AbstractContextManager[None]:
-        """In this context, `evaluate` uses the average of the weights, if there is one."""
+        """Context in which `evaluate` uses the average of the weights, if there is one."""
 
     @abstractmethod
     def sums(self) -> RunningSums:
@@ -107,7 +107,7 @@ class StepExecutor(ABC):
 
 
 def check_batch_size(
-    batch_size: int, replicas: int, option: str, *, accumulation: int = 1, of: str | None = None
+    batch_size: int, replicas: int, option: str, *, accumulation: int = 1, owner: str | None = None
 ) -> None:
     """Checks that the micro-batches of all replicas have the same size.
 
@@ -116,13 +116,13 @@ def check_batch_size(
         replicas: Number of replicas.
         option: The option that sets the batch size, for the error message.
         accumulation: Micro-batches per replica.
-        of: What has the replicas, for the error message.
+        owner: The owner of the replicas, for the error message.
 
     Raises:
         UsageError: If they do not.
     """
     if batch_size % (replicas * accumulation):
-        named = f"{replicas} replicas{'' if of is None else f' of {of}'}"
+        named = f"{replicas} replicas{'' if owner is None else f' of {owner}'}"
         parts = f"the {named}"
         if accumulation > 1:
             parts = f"{replicas * accumulation}: {named} times --train.accumulation {accumulation}"

@@ -31,7 +31,7 @@ def export_checkpoint(folder: RunFolder, step: int, target: Path) -> None:
     checkpoints = Checkpoints(folder.checkpoints)
     max_length = checkpoints.metadata(step)["max_length"]
     tokenizer = load_tokenizer(folder.tokenizer)
-    vocabulary = Vocabulary.of(tokenizer, folder.tokenizer, run.objective)
+    vocabulary = Vocabulary.from_tokenizer(tokenizer, folder.tokenizer, run.objective)
     with tf.device("CPU:0"):  # training may occupy the accelerator's memory
         network = build_network(
             network_config(run.model, objective=run.objective, vocabulary=vocabulary, max_length=max_length),
@@ -75,12 +75,14 @@ def drop_end_token(tokenizer: Any) -> None:
 
     Tokens that it prepends are kept. Slow tokenizers are not changed.
     """
-    text = tokenizer("a", add_special_tokens=False)["input_ids"]
-    whole = tokenizer("a")["input_ids"]
-    first = next(i for i in range(len(whole) + 1) if whole[i : i + len(text)] == text)
-    if first + len(text) == len(whole) or not tokenizer.is_fast:
+    text_ids = tokenizer("a", add_special_tokens=False)["input_ids"]
+    ids = tokenizer("a")["input_ids"]
+    prefix_length = next(
+        length for length in range(len(ids) + 1) if ids[length : length + len(text_ids)] == text_ids
+    )
+    if prefix_length + len(text_ids) == len(ids) or not tokenizer.is_fast:
         return
-    prefix = tokenizer.convert_ids_to_tokens(whole[:first])
+    prefix = tokenizer.convert_ids_to_tokens(ids[:prefix_length])
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
         single=[*prefix, "$A"],
         pair=[*prefix, "$A", "$B"],

@@ -54,7 +54,7 @@ def open_tokenizer(path: str, objective: ObjectiveName) -> tuple[Any, Vocabulary
         verb = {"mlm": "fill-mask", "clm": "generate"}[model_objective]
         raise UsageError(f"{path}: the model is a {architecture}; use the verb {verb}")
     tokenizer = load_tokenizer(path)
-    return tokenizer, Vocabulary.of(tokenizer, path, objective)
+    return tokenizer, Vocabulary.from_tokenizer(tokenizer, path, objective)
 
 
 def open_model(path: str, vocabulary: Vocabulary, objective: ObjectiveName) -> Any:

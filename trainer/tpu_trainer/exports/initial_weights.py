@@ -57,9 +57,9 @@ def resolve_init_from(config: ModelConfig) -> ModelConfig:
     values = _to_transformers_4(values, config.init_from)
     dropped = (PretrainedConfig().to_dict().keys() - _COMMON_KEPT) | _NOT_KEPT | WITHOUT_EFFECT
     values = {name: value for name, value in values.items() if name not in dropped}
-    kept: dict[str, Any] = CONFIG_MAPPING[model_type](**values).to_diff_dict()
-    kept = {name: value for name, value in kept.items() if name not in dropped}
-    return replace(config, type=model_type, config=kept | config.config)
+    config_values: dict[str, Any] = CONFIG_MAPPING[model_type](**values).to_diff_dict()
+    config_values = {name: value for name, value in config_values.items() if name not in dropped}
+    return replace(config, type=model_type, config=config_values | config.config)
 
 
 def _read_config(folder: str) -> dict[str, Any]:

@@ -18,8 +18,8 @@ _OTHER_NAMES = {"deberta-v2": {".pos_proj.": ".pos_key_proj.", ".pos_q_proj.": "
 def pytorch_name(variable: tf.Variable, model_type: str) -> tuple[str, TransposeType]:
     """Returns the name of `variable` in PyTorch, and how to transpose its axes."""
     name, transposed = convert_tf_weight_name_to_pt_weight_name(variable.name, tf_weight_shape=variable.shape)
-    for ours, theirs in _OTHER_NAMES.get(model_type, {}).items():
-        name = name.replace(ours, theirs)
+    for tf_part, pytorch_part in _OTHER_NAMES.get(model_type, {}).items():
+        name = name.replace(tf_part, pytorch_part)
     return name, transposed
 
 

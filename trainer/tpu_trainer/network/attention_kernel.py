@@ -43,8 +43,8 @@ _CAUSAL_QUERIES = 256
 
 def block_queries(length: int, *, causal: bool) -> int:
     """Returns the number of queries in a block: the largest divisor of `length` that fits in memory."""
-    most = min(length, _BLOCK_SCORES // length, _CAUSAL_QUERIES if causal else length)
-    return max(queries for queries in range(LANES, most + 1, LANES) if length % queries == 0)
+    max_queries = min(length, _BLOCK_SCORES // length, _CAUSAL_QUERIES if causal else length)
+    return max(queries for queries in range(LANES, max_queries + 1, LANES) if length % queries == 0)
 
 
 def member(name: str, *, dtype: str, causal: bool, length: int) -> str:
@@ -160,7 +160,7 @@ def _run(name: str, causal: bool, *operands: tf.Tensor) -> list[tf.Tensor]:
     queries = block_queries(length, causal=causal)
     scores = rows * heads * length * length
     if causal:
-        scores = rows * heads * sum(queries * (first + queries) for first in range(0, length, queries))
+        scores = rows * heads * sum(queries * (start + queries) for start in range(0, length, queries))
     config = {
         "body": _bytecode(member(name, dtype=dtype.name, causal=causal, length=length)),
         "serialization_format": 1,

@@ -34,8 +34,8 @@ class CallContext:
     @contextmanager
     def using(self, values: CallValues) -> Iterator[None]:
         """A context in which calls of the model use `values`."""
-        before, self.values = self.values, values
+        previous_values, self.values = self.values, values
         try:
             yield
         finally:
-            self.values = before
+            self.values = previous_values

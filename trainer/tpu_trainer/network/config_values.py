@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-_MOST = 2**31 - 1
+_MAX_NUMBER = 2**31 - 1
 _OPTIONAL = frozenset(("num_key_value_heads", "rotary_dim", "sliding_window", "word_embed_proj_dim"))
 """Numeric values that may be null."""
 _EXAMPLES = {
@@ -29,22 +29,22 @@ def value_error(name: str, value: Any, default: Any) -> str | None:
         value: Any value from YAML or JSON.
         default: The model type's default, whose Python type `value` must have.
     """
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if number and not -_MOST <= value <= _MOST:  # including nan
-        return f"must be a finite number of at most {_MOST}"
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and not -_MAX_NUMBER <= value <= _MAX_NUMBER:  # including nan
+        return f"must be a finite number of at most {_MAX_NUMBER}"
     if value is None and (name in _OPTIONAL or default is None):
         return None
     default = _EXAMPLES.get(name) if default is None else default
     if isinstance(default, bool):
         return None if isinstance(value, bool) else "must be true or false"
     if isinstance(default, int):
-        least = min(default, 1)
-        whole = number and isinstance(value, int) and value >= least
-        return None if whole else f"must be a whole number of at least {least}"
+        minimum = min(default, 1)
+        is_whole_number = is_number and isinstance(value, int) and value >= minimum
+        return None if is_whole_number else f"must be a whole number of at least {minimum}"
     if isinstance(default, float):
         if "drop" in name:
-            return None if number and 0 <= value < 1 else "must be a number of at least 0 and below 1"
-        return None if number and value >= 0 else "must be a number and not negative"
+            return None if is_number and 0 <= value < 1 else "must be a number of at least 0 and below 1"
+        return None if is_number and value >= 0 else "must be a number and not negative"
     if isinstance(default, str) and not isinstance(value, str):
         return "must be a string"
     return None

@@ -56,14 +56,14 @@ def network_config(
             f"--model.type is {config.type!r}, which needs a tokenizer with a pad token: its positions count from "
             "that token's id"
         )
-    chosen = {defaults.attribute_map.get(name, name): value for name, value in config.config.items()}
+    config_values = {defaults.attribute_map.get(name, name): value for name, value in config.config.items()}
     positions = defaults.attribute_map.get("max_position_embeddings", "max_position_embeddings")
-    needed = max_length + first_position(config.type, vocabulary)
-    values = {positions: needed} | chosen
-    if values[positions] < needed:
+    needed_positions = max_length + first_position(config.type, vocabulary)
+    values = {positions: needed_positions} | config_values
+    if values[positions] < needed_positions:
         raise UsageError(
-            f"--model.config.{positions} is {values[positions]}: rows of {max_length} tokens need {needed} in a model "
-            f"of type {config.type!r}"
+            f"--model.config.{positions} is {values[positions]}: rows of {max_length} tokens need {needed_positions} "
+            f"in a model of type {config.type!r}"
         )
     window = values.get("sliding_window", getattr(defaults, "sliding_window", None))
     if window is not None and window < max_length:
@@ -105,8 +105,8 @@ def _check_values(config: ModelConfig, defaults: PretrainedConfig) -> None:
         if reason is None and value != default:
             reason = unsupported_reason(config.type, attribute, value)
         if reason is not None:
-            where = "" if config.init_from is None else f" (see also config.json in {config.init_from})"
-            raise UsageError(f"--model.config.{name} is {value!r}{where}: {reason}")
+            location = "" if config.init_from is None else f" (see also config.json in {config.init_from})"
+            raise UsageError(f"--model.config.{name} is {value!r}{location}: {reason}")
 
 
 def first_position(model_type: str, vocabulary: Vocabulary) -> int:

@@ -29,11 +29,11 @@ class InitialValues:
     """
 
     def __init__(self) -> None:
-        self._made: dict[str, Make] = {}  # by the variable's name
+        self._makers: dict[str, Make] = {}  # by the variable's name
 
     @contextmanager
     def postponed(self) -> Iterator[None]:
-        """In this context, large new variables get no memory: they are 0, in pages that the system does not provide
+        """Context in which large new variables get no memory: they are 0, in pages that the system does not provide
         before they are written. Their values are those of `value`; those of other variables are computed at once."""
         watched: list[tf.Variable] = []
 
@@ -46,9 +46,9 @@ class InitialValues:
             _return_memory()
             arguments["initial_value"] = _unwritten(shape, tf.as_dtype(dtype))
             variable = next_creator(**arguments)
-            if variable.name in self._made:
+            if variable.name in self._makers:
                 raise ValueError(f"two variables are named {variable.name!r}")
-            self._made[variable.name] = make
+            self._makers[variable.name] = make
             for name in _ASSIGNMENTS:
                 setattr(variable, name, functools.partial(self._assign_now, variable, name))
             watched.append(variable)
@@ -64,7 +64,7 @@ class InitialValues:
 
     def _assign_now(self, variable: tf.Variable, name: str, *arguments: Any, **options: Any) -> Any:
         """The variables' assignments in `postponed`, for code that does not know of it."""
-        make = self._made.pop(variable.name, None)
+        make = self._makers.pop(variable.name, None)
         if make is not None and name != "assign":
             type(variable).assign(variable, make())
         return getattr(type(variable), name)(variable, *arguments, **options)
@@ -72,13 +72,13 @@ class InitialValues:
     def assign(self, variable: tf.Variable, make: Make, *, value: Any = None) -> None:
         """Replaces the value of a variable by what `make` returns; `value` is that, if it is known already."""
         if self._postponed_value(variable) is not None:
-            self._made[variable.name] = make
+            self._makers[variable.name] = make
         else:
             variable.assign(make() if value is None else value)
 
-    def copy(self, source: tf.Variable, *, to: tf.Variable) -> None:
+    def copy(self, source: tf.Variable, *, target: tf.Variable) -> None:
         """Gives a variable the value of another."""
-        self.assign(to, self._postponed_value(source) or (lambda: source))
+        self.assign(target, self._postponed_value(source) or (lambda: source))
 
     def value(self, variable: tf.Variable) -> np.ndarray:
         """Returns, and may compute, the value of a variable."""
@@ -93,11 +93,11 @@ class InitialValues:
 
     def _postponed_value(self, variable: tf.Variable) -> Make | None:
         """Returns what computes a variable's value; None if it has its value."""
-        return self._made.get(variable.name)
+        return self._makers.get(variable.name)
 
     def release(self) -> None:
         """Forgets what computes the values, with all that it holds."""
-        self._made = dict.fromkeys(self._made, _released)
+        self._makers = dict.fromkeys(self._makers, _released)
 
 
 def _released() -> NoReturn:

@@ -117,7 +117,7 @@ class Masking:
             return threefry2x32(key, (counter_row, counter))
 
         positions, units = self._select(input_ids, maskable, count, draw)
-        chosen = tf.range(self.max_targets)[None, :] < count[:, None]
+        is_target = tf.range(self.max_targets)[None, :] < count[:, None]
 
         targets = tf.gather(input_ids, positions, batch_dims=1)
         replacement_counter = tf.constant(_REPLACEMENT, tf.uint32)
@@ -135,9 +135,9 @@ class Masking:
         corrupted = tf.tensor_scatter_nd_update(
             input_ids,
             tf.stack([rows_index, positions], axis=-1),
-            tf.where(chosen, replacement, targets),
+            tf.where(is_target, replacement, targets),
         )
-        return MaskedRows(corrupted, positions, targets, tf.cast(chosen, tf.float32))
+        return MaskedRows(corrupted, positions, targets, tf.cast(is_target, tf.float32))
 
     def _select(self, input_ids: tf.Tensor, maskable: tf.Tensor, count: tf.Tensor, draw: Draw) -> Selection:
         if self._unit == "token":

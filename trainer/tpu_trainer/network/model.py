@@ -234,19 +234,19 @@ class LanguageModel:
     def _network_positions(self, position_ids: tf.Tensor, attention_mask: tf.Tensor | None) -> tf.Tensor:
         if self._first_position == 0:
             return position_ids
-        counted = position_ids + self._first_position
+        positions = position_ids + self._first_position
         return (
-            counted
+            positions
             if attention_mask is None
-            else tf.where(attention_mask > 0, counted, self.vocabulary.pad_id)
+            else tf.where(attention_mask > 0, positions, self.vocabulary.pad_id)
         )
 
     def ignored_features(self, features: Collection[str]) -> list[str]:
         """Returns the dataset's `features` that a causal model should use but this one does not support."""
         if self.objective != "clm":
             return []
-        used = self._accepted | ({"segment_ids"} if self._separates_documents else set())
-        return sorted({"position_ids", "segment_ids"} & set(features) - used)
+        used_features = self._accepted | ({"segment_ids"} if self._separates_documents else set())
+        return sorted({"position_ids", "segment_ids"} & set(features) - used_features)
 
     def init_output_bias(self, target_counts: np.ndarray, initial: InitialValues | None = None) -> None:
         """Sets the output bias to the log frequencies of the targets.

@@ -64,8 +64,8 @@ def select_words(
     length = maskable.shape[1]
     columns = tf.range(length)[None, :]
     # A word ends before the next one starts. A token that is not maskable belongs to no word.
-    before = tf.pad(maskable[:, :-1], [[0, 0], [1, 0]])
-    starts = starts | ~maskable | ~before
+    maskable_before = tf.pad(maskable[:, :-1], [[0, 0], [1, 0]])
+    starts = starts | ~maskable | ~maskable_before
     first_columns = tf.sort(tf.where(starts, columns, length), axis=1)
     word = tf.cumsum(tf.cast(starts, tf.int32), axis=1) - 1
     start = tf.gather(first_columns, word, batch_dims=1)
@@ -78,10 +78,10 @@ def select_words(
     order = tf.math.top_k(word_scores, k=length).indices
     rank = tf.argsort(order, axis=1)
     # The words whose last token is among the first `count` fit as a whole.
-    whole = maskable & (tf.gather(rank, start, batch_dims=1) + size <= count[:, None])
+    fits = maskable & (tf.gather(rank, start, batch_dims=1) + size <= count[:, None])
     # Prefer words that fit (4 to 5), then words of one token (2 to 3), then the others in their order (0 to 1).
     by_order = 1 - tf.cast(rank, tf.float32) / length
-    preference = tf.where(whole, 4 + by_order, tf.where(size == 1, 2 + scores, by_order))
+    preference = tf.where(fits, 4 + by_order, tf.where(size == 1, 2 + scores, by_order))
     positions = tf.math.top_k(tf.where(maskable, preference, -1.0), k=max_targets).indices
     return Selection(positions, positions)
 
@@ -116,26 +116,26 @@ def select_spans(*, maskable: tf.Tensor, count: tf.Tensor, draw: Draw, max_targe
 
     # The maskable tokens of a row are a sequence of items: spans, and single tokens that are not selected. A random
     # subset of the items are the spans. If span n is item i, then i - n single tokens precede it.
-    unchosen = tf.reduce_sum(tf.cast(maskable, tf.int32), axis=1) - count
-    items = unchosen[:, None] + spans
+    num_unselected = tf.reduce_sum(tf.cast(maskable, tf.int32), axis=1) - count
+    items = num_unselected[:, None] + spans
     scores = tf.where(tf.range(length)[None, :] < items, _scores(draw, length), -1.0)
     drawn = tf.where(place < spans, tf.math.top_k(scores, k=max_targets).indices, 2 * length)
     singles_before = tf.sort(drawn, axis=1) - place
     singles = tf.gather(singles_before, tf.minimum(span, max_targets - 1), batch_dims=1)
 
     # Target t is maskable token t + (single tokens before its span); look up that token's column.
-    used = place < count[:, None]
+    is_used = place < count[:, None]
     columns = tf.sort(tf.where(maskable, tf.range(length)[None, :], length), axis=1)
 
     def column(number: tf.Tensor) -> tf.Tensor:
         """Returns the column of maskable token `number` for each slot; L for unused slots."""
-        chosen_column = tf.gather(columns, tf.clip_by_value(number, 0, length - 1), batch_dims=1)
-        return tf.where(used, chosen_column, length)
+        selected_column = tf.gather(columns, tf.clip_by_value(number, 0, length - 1), batch_dims=1)
+        return tf.where(is_used, selected_column, length)
 
     # Selected columns come first, in ascending order, then the others.
-    chosen_columns = column(singles + place)
-    chosen = tf.reduce_any(chosen_columns[:, :, None] == tf.range(length), axis=1)
-    preference = tf.where(chosen, 2 * length, length) - tf.range(length)
+    selected_columns = column(singles + place)
+    is_selected = tf.reduce_any(selected_columns[:, :, None] == tf.range(length), axis=1)
+    preference = tf.where(is_selected, 2 * length, length) - tf.range(length)
     first_of_span = tf.gather(ends - lengths, tf.minimum(span, max_targets - 1), batch_dims=1)
     return Selection(
         tf.math.top_k(preference, k=max_targets).indices,

@@ -93,22 +93,22 @@ class Checkpoints:
             UsageError: If all checkpoints are damaged, or, with `strict`, one is, or one cannot be read.
         """
         damages: dict[int, str] = {}
-        whole = None
+        newest_whole = None
         removed = False  # by a `fit` that trains meanwhile
         for step in reversed(self.steps()):
-            damage = self._damage(step, contents=whole is None)
+            damage = self._damage(step, contents=newest_whole is None)
             if damage is None:
-                whole = step if whole is None else whole
+                newest_whole = step if newest_whole is None else newest_whole
             elif not files.is_file(self._marker(step)):
                 removed = True
             elif strict:
                 raise self._damaged_error(step, damage)
             else:
                 damages[step] = damage
-        if removed and whole is None:
+        if removed and newest_whole is None:
             self.leave_out_damaged(strict=strict)  # there are newer ones
             return
-        if damages and whole is None:
+        if damages and newest_whole is None:
             step, damage = next(iter(damages.items()))
             raise UsageError(
                 f"{self.path(step)}: damaged ({damage}), and no other checkpoint is whole; remove {self._folder} "
@@ -117,7 +117,7 @@ class Checkpoints:
         for step, damage in damages.items():
             _log.warning(
                 f"{self.path(step)}: damaged ({damage}): not used, and removed when the next checkpoint is written; "
-                f"the newest that is whole is of step {whole}"
+                f"the newest that is whole is of step {newest_whole}"
             )
         self._damaged.update(damages)
 
@@ -210,9 +210,9 @@ class Checkpoints:
         files.write_text(self._marker(step), content.to_text())
 
     def _prune(self) -> None:
-        kept = {self.best(), *self.steps()[-self._keep :]}
-        for old in set(self.steps()) - kept:
-            self._remove(old)
+        kept_steps = {self.best(), *self.steps()[-self._keep :]}
+        for step in set(self.steps()) - kept_steps:
+            self._remove(step)
 
     def _remove(self, step: int) -> None:
         # The marker first, so that a partly removed checkpoint counts as unfinished.

@@ -29,7 +29,7 @@ class MetricsLog:
         """
         self._folder = folder
         self.records = [record for record in folder.metrics() if record["step"] <= last_step]
-        self._whole = False
+        self._is_complete = False
         """Whether the file has all records except a new one."""
         self._tensorboard: _TensorBoard | None = None
         if tensorboard and folder.writable:
@@ -42,17 +42,23 @@ class MetricsLog:
         """Adds a record. An evaluation replaces an earlier one of the same step."""
         if (
             "eval" in record
-            and (kept := [r for r in self.records if not ("eval" in r and r["step"] == record["step"])])
+            and (
+                other_records := [
+                    earlier
+                    for earlier in self.records
+                    if not ("eval" in earlier and earlier["step"] == record["step"])
+                ]
+            )
             != self.records
         ):
-            self.records, self._whole = kept, False
+            self.records, self._is_complete = other_records, False
         self.records.append(record)
         self._write()
         self._show(record)
 
     def close(self) -> None:
         """Writes pending records."""
-        if not self._whole:
+        if not self._is_complete:
             self._write()
         if self._tensorboard is not None:
             self._try_tensorboard(self._tensorboard.close)
@@ -61,15 +67,15 @@ class MetricsLog:
         if not self._folder.writable:
             return
         try:
-            if self._whole:
+            if self._is_complete:
                 files.append_text(self._folder.metrics_log, json.dumps(self.records[-1]) + "\n")
             else:
                 lines = "".join(json.dumps(record) + "\n" for record in self.records)
                 files.write_text(self._folder.metrics_log, lines)
-            self._whole = True
+            self._is_complete = True
         except WriteErrors as error:
             # The file may now end with an incomplete line: rewrite it next time.
-            self._whole = False
+            self._is_complete = False
             _log.warning(f"fit: {self._folder.metrics_log} cannot be written ({error}); training continues")
 
     def _show(self, record: dict[str, Any]) -> None:

@@ -113,8 +113,12 @@ class RunFolder:
                 f"--output_dir is {self.path!r}: it contains {names[0]!r} but no run; use a new or empty folder"
             )
         earlier = self.config()
-        old, new = _fixed_options(earlier), _fixed_options(config)
-        changed = [f"{name} was {old[name]!r} and is {new[name]!r}" for name in new if old[name] != new[name]]
+        old_options, new_options = _fixed_options(earlier), _fixed_options(config)
+        changed = [
+            f"{name} was {old_options[name]!r} and is {new_options[name]!r}"
+            for name in new_options
+            if old_options[name] != new_options[name]
+        ]
         if changed:
             raise UsageError(
                 f"--output_dir is {self.path!r}: the run there has other options ({'; '.join(changed)}); "
@@ -130,10 +134,12 @@ class RunFolder:
         """
         if not self.writable:
             return
-        before, now = (_content(files.join(path, "tokenizer.json")) for path in (self.tokenizer, tokenizer))
+        run_tokenizer, new_tokenizer = (
+            _content(files.join(path, "tokenizer.json")) for path in (self.tokenizer, tokenizer)
+        )
         special, now_special = (_special_tokens(path) for path in (self.tokenizer, tokenizer))
         changed = any(special[name] != now_special[name] for name in special.keys() & now_special.keys())
-        if continues and (changed or (before is not None and before != now)):
+        if continues and (changed or (run_tokenizer is not None and run_tokenizer != new_tokenizer)):
             raise UsageError(
                 f"{tokenizer}: not the tokenizer that the run in {self.path} was trained with; use that one, or "
                 "another --output_dir"

@@ -30,7 +30,7 @@ class WeightAverage:
         """Sets the mean to the current weights, or those of `initial`."""
         initial = initial or InitialValues()
         for mean, variable in self.pairs:
-            initial.copy(variable, to=mean)
+            initial.copy(variable, target=mean)
 
     def update(self, updates: tf.Tensor) -> None:
         """Adds the current weights to the mean after `updates` (integer scalar) updates. Call it in each replica."""
@@ -42,7 +42,7 @@ class WeightAverage:
             for mean, variable in self.pairs:
                 strategy.extended.update(
                     mean,
-                    lambda own, value, share: own.assign_add((value - own) * share),
+                    lambda mean_value, value, share: mean_value.assign_add((value - mean_value) * share),
                     args=(variable, share),
                 )
 

@@ -31,6 +31,6 @@ class NonFinite(NamedTuple):
     gradient_norm: float
 
     @classmethod
-    def of(cls, step: np.ndarray, figures: np.ndarray) -> NonFinite | None:
+    def from_record(cls, step: np.ndarray, figures: np.ndarray) -> NonFinite | None:
         """Returns the contents of `Task.non_finite_record`; None if there was no such step."""
         return cls(int(step), *figures.tolist()) if step else None

@@ -49,7 +49,7 @@ def restore(variables: Sequence[tf.Variable], values: Sequence[tf.Tensor], *, wh
         for variable, value in zip(variables, values, strict=True):
             strategy.extended.update(
                 variable,
-                lambda own, earlier, condition: own.assign(tf.where(condition, earlier, own)),
+                lambda target, earlier, condition: target.assign(tf.where(condition, earlier, target)),
                 args=(value, where),
             )
 

@@ -199,14 +199,14 @@ class Task:
         """Records the current step if it is the first whose loss or gradient is not finite."""
         figures = tf.stack([loss, norm])
         known_step, known_figures = self.non_finite_record
-        first = ~tf.reduce_all(tf.math.is_finite(figures)) & (known_step == 0)
+        is_first = ~tf.reduce_all(tf.math.is_finite(figures)) & (known_step == 0)
         step = tf.cast(self.optimizer.iterations, tf.int32) + 1
-        known_step.assign(tf.where(first, step, known_step))
-        known_figures.assign(tf.where(first, figures, known_figures))
+        known_step.assign(tf.where(is_first, step, known_step))
+        known_figures.assign(tf.where(is_first, figures, known_figures))
 
     def non_finite(self) -> NonFinite | None:
         """Returns this process's first step whose loss or gradient was not finite, if any."""
-        return NonFinite.of(*(variable.numpy() for variable in self.non_finite_record))
+        return NonFinite.from_record(*(variable.numpy() for variable in self.non_finite_record))
 
     def evaluation_sums(self, batch: Batch) -> BatchSums:
         """Returns a replica's sums over an evaluation batch. Every evaluation masks a row in the same way."""

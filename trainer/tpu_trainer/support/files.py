@@ -36,9 +36,9 @@ def join(folder: str, *names: str) -> str:
     path = "/".join([folder.rstrip("/"), *names] if folder else names)
     if not is_url(path) or ".." not in path.split("/"):
         return path
-    scheme, _, rest = path.partition("://")
+    scheme, _, object_path = path.partition("://")
     # Object stores do not resolve `..` in an object's name.
-    return f"{scheme}://{posixpath.normpath(rest)}"
+    return f"{scheme}://{posixpath.normpath(object_path)}"
 
 
 def is_file(path: str) -> bool:
@@ -87,7 +87,7 @@ def list_files(folder: str) -> dict[str, FileInfo]:
     if folder.startswith("gs://"):
         from tpu_trainer.support.cloud_storage import list_objects
 
-        return {name: FileInfo(*found) for name, found in list_objects(folder).items()}
+        return {name: FileInfo(*entry) for name, entry in list_objects(folder).items()}
     if is_url(folder):
         names = [name for name in list_names(folder) if is_file(join(folder, name))]
         return {name: FileInfo(size(join(folder, name))) for name in names}

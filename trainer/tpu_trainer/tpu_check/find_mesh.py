@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import sys
 import time
 from typing import Any
 
@@ -13,6 +12,7 @@ from tqdm import tqdm
 from transformers import CONFIG_MAPPING
 
 from tokenmill_reader.console.elapsed import elapsed, ticking
+from tokenmill_reader.console.terminal import shows_bars
 from tpu_trainer.config import CompileCheckConfig
 from tpu_trainer.network.hf_config import network_config
 from tpu_trainer.runs.checkpoint import named_variables
@@ -65,7 +65,7 @@ class MeshFinder:
         """Searches, and prints what was tried, also if it is interrupted. Returns the best; None if none fits."""
         try:
             with (
-                tqdm(desc="compile-check", unit=" steps", disable=not sys.stderr.isatty()) as self._bar,
+                tqdm(desc="compile-check", unit=" steps", disable=not shows_bars()) as self._bar,
                 ticking(self._bar),
             ):
                 return self._search.run()

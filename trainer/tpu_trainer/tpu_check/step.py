@@ -92,7 +92,7 @@ def replica_rows(config: FitConfig, topology: Topology) -> int:
     """
     rows, replicas = config.train.batch_size, topology.replicas
     accumulation = config.train.accumulation
-    check_batch_size(rows, replicas, "train.batch_size", accumulation=accumulation, of=topology.name)
+    check_batch_size(rows, replicas, "train.batch_size", accumulation=accumulation, owner=topology.name)
     return rows // replicas
 
 

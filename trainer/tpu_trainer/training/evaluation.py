@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
@@ -14,6 +13,7 @@ from tqdm import tqdm
 
 from tokenmill_reader import Dataset
 from tokenmill_reader.console.elapsed import MOMENT, ticking
+from tokenmill_reader.console.terminal import shows_bars
 from tpu_trainer.config import TrainConfig
 from tpu_trainer.data.batches import EvaluationRows
 from tpu_trainer.data.vocabulary import Vocabulary
@@ -94,7 +94,7 @@ class Evaluator:
             unit=" steps",
             leave=False,
             delay=MOMENT,
-            disable=not sys.stderr.isatty(),
+            disable=not shows_bars(),
         )
         with (
             self._rows.errors_of_reading(),
@@ -138,16 +138,20 @@ class Validation:
         self._saver = saver
         self._stopwatch = stopwatch
 
-    def resume(self, first: int, *, stop: Callable[[], bool]) -> None:
-        """Evaluates the weights after `first` updates if an earlier process was to, but was interrupted in it."""
+    def resume(self, first_step: int, *, stop: Callable[[], bool]) -> None:
+        """Evaluates the weights after `first_step` updates if an earlier process was to, but was interrupted in it."""
         every = self._config.evaluate_every
-        if every is None or first == 0 or first % every:
+        if every is None or first_step == 0 or first_step % every:
             return
-        known = [r["eval"]["loss"] for r in self._log.records if "eval" in r and r["step"] == first]
-        if known:
-            self._saver.save_if_best(first, known[-1])  # that process may have ended before it did
+        losses = [
+            record["eval"]["loss"]
+            for record in self._log.records
+            if "eval" in record and record["step"] == first_step
+        ]
+        if losses:
+            self._saver.save_if_best(first_step, losses[-1])  # that process may have ended before it did
         else:
-            self.run(first, stop=stop)
+            self.run(first_step, stop=stop)
 
     def due(self, steps: range) -> bool:
         """Whether to evaluate after `steps`. The weights of the last step are evaluated after they are saved."""

@@ -18,17 +18,17 @@ _SHOWN = 4
 
 
 def diverged(
-    found: NonFinite, *, rows: RowStream, folder: RunFolder, checkpoints: Checkpoints
+    non_finite: NonFinite, *, rows: RowStream, folder: RunFolder, checkpoints: Checkpoints
 ) -> DivergedError:
     """Writes the step and all its records to failure.json if the folder is writable, and returns the error to raise."""
-    records = rows.records(found.step - 1)
-    good = checkpoints.steps()
+    records = rows.records(non_finite.step - 1)
+    steps = checkpoints.steps()
     failure = {
-        "step": found.step,
+        "step": non_finite.step,
         # As text: JSON has no NaN.
-        "loss": str(found.loss),
-        "gradient_norm": str(found.gradient_norm),
-        "last_checkpoint": good[-1] if good else None,
+        "loss": str(non_finite.loss),
+        "gradient_norm": str(non_finite.gradient_norm),
+        "last_checkpoint": steps[-1] if steps else None,
         "records": [{"shard": shard, "slot": slot} for shard, slot in records],
     }
     try:
@@ -37,10 +37,12 @@ def diverged(
     except WriteErrors as error:
         _log.warning(f"fit: {folder.failure} cannot be written ({error}): {json.dumps(failure)}")
     shown = ", ".join(f"{shard} slot {slot}" for shard, slot in records[:_SHOWN])
-    more = f" and {len(records) - _SHOWN} more, all in {folder.failure}" if len(records) > _SHOWN else ""
-    kept = f"the checkpoint of step {good[-1]} is usable" if good else "there is no checkpoint yet"
+    omitted = f" and {len(records) - _SHOWN} more, all in {folder.failure}" if len(records) > _SHOWN else ""
+    checkpoint_text = (
+        f"the checkpoint of step {steps[-1]} is usable" if steps else "there is no checkpoint yet"
+    )
     return DivergedError(
-        f"step {found.step}: loss {found.loss}, gradient norm {found.gradient_norm}; {kept}. The step read "
-        f"{shown}{more}. Check these records; a lower --optimizer.learning_rate, a longer "
+        f"step {non_finite.step}: loss {non_finite.loss}, gradient norm {non_finite.gradient_norm}; {checkpoint_text}. "
+        f"The step read {shown}{omitted}. Check these records; a lower --optimizer.learning_rate, a longer "
         "--schedule.warmup_steps or a smaller --optimizer.clip_norm, with another --output_dir, may help"
     )

@@ -38,7 +38,7 @@ class AgreedEnd:
 
 
 class Interruption:
-    """In its context, records whether a signal asked the run to end. For the main thread only."""
+    """Context that records whether a signal asked the run to end. For the main thread only."""
 
     def __init__(self) -> None:
         self._requested = threading.Event()
@@ -70,6 +70,7 @@ class Interruption:
             write_to_stderr(
                 f"fit: {name}: ending at once; the same command continues after step {self.saved_step}\n"
             )
-            os._exit(ExitStatus.INTERRUPTED)
+            # After Ctrl-C nobody runs the command again; those who send SIGTERM do.
+            os._exit(128 + number if number == signal.SIGINT else ExitStatus.INTERRUPTED)
         self._requested.set()
         write_to_stderr(f"fit: {name}: saving after this step, then ending\n")

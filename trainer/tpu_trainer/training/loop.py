@@ -45,8 +45,8 @@ class TrainingLoop:
         self._agreed_save = AgreedEnd()
         self._folder = folder
 
-    def run(self, first: int) -> bool:
-        """Trains from step `first`, counted from 0, to the last.
+    def run(self, first_step: int) -> bool:
+        """Trains from step `first_step`, counted from 0, to the last.
 
         Returns:
             Whether a signal stopped training.
@@ -57,16 +57,16 @@ class TrainingLoop:
         """
         self._saver.start_clock()
         if self._executor.processes == 1:
-            self._interruption.saved_step = first
+            self._interruption.saved_step = first_step
         with (
             self._rows.errors_of_reading(),
-            self._progress.shown_from(first),
+            self._progress.shown_from(first_step),
             self._profiler,
         ):
-            batches = iter(self._executor.distribute(self._rows.batches(first)))
+            batches = iter(self._executor.distribute(self._rows.batches(first_step)))
             if self._validation is not None:
-                self._validation.resume(first, stop=self.interrupted_alone)
-            for steps in self._calls(first):
+                self._validation.resume(first_step, stop=self.interrupted_alone)
+            for steps in self._calls(first_step):
                 self._profiler.before(steps)
                 output = self._executor.train(batches, steps)
                 self._interruption.saved_step = None
@@ -80,9 +80,9 @@ class TrainingLoop:
                     return True
         return False
 
-    def _calls(self, first: int) -> Iterator[range]:
+    def _calls(self, first_step: int) -> Iterator[range]:
         """Yields the steps of each call of the executor."""
-        for start in range(first, self._config.steps, self._config.steps_per_execution):
+        for start in range(first_step, self._config.steps, self._config.steps_per_execution):
             yield range(start, min(start + self._config.steps_per_execution, self._config.steps))
 
     def _log(self, steps: range, output: StepOutput) -> None:
@@ -133,7 +133,9 @@ class TrainingLoop:
 
     def _check_finite(self) -> None:
         """Raises DivergedError if a step's loss or gradient was not finite: its weights are unusable."""
-        found = self._executor.non_finite()
-        if found is not None:
+        non_finite = self._executor.non_finite()
+        if non_finite is not None:
             self._saver.wait()
-            raise diverged(found, rows=self._rows, folder=self._folder, checkpoints=self._saver.checkpoints)
+            raise diverged(
+                non_finite, rows=self._rows, folder=self._folder, checkpoints=self._saver.checkpoints
+            )

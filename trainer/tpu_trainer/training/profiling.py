@@ -22,7 +22,7 @@ class Profiler:
             stopwatch: Paused while the profile is started and written.
         """
         self._executor = executor
-        self._first, self._last = steps or (1, 0)
+        self._first_step, self._last_step = steps or (1, 0)
         self._folder = folder
         self._stopwatch = stopwatch
         self._running: ExitStack | None = None
@@ -35,14 +35,14 @@ class Profiler:
 
     def before(self, steps: range) -> None:
         """Starts the profile if the next step is in it."""
-        if self._running is None and self._first <= steps.start + 1 <= self._last:
+        if self._running is None and self._first_step <= steps.start + 1 <= self._last_step:
             with self._stopwatch.paused():
                 self._running = ExitStack()
                 self._running.enter_context(self._executor.profile(self._folder))
 
     def after(self, steps: range) -> None:
         """Ends the profile after its last step."""
-        if steps.stop >= self._last:
+        if steps.stop >= self._last_step:
             self._stop()
 
     def _stop(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,6 +13,7 @@ from typing import Any, SupportsFloat
 from tqdm import tqdm
 
 from tokenmill_reader.console.elapsed import ticking
+from tokenmill_reader.console.terminal import shows_bars
 from tpu_trainer.config import TrainConfig
 from tpu_trainer.devices.executor import StepExecutor, StepOutput
 from tpu_trainer.runs.metrics import MetricsLog
@@ -103,19 +103,19 @@ class ProgressLog:
         self._waits: list[SupportsFloat] = []
         # At the start of the next record's interval: timed steps, seconds, tokens that were not timed.
         self._interval = (0, 0.0, 0.0)
-        self._terminal = sys.stderr.isatty()
+        self._terminal = shows_bars()
         self._bar: tqdm | None = None
         self._compiling = ExitStack()  # the display until the first call of the executor has returned
         self.tokens = 0.0
         """Real tokens trained on in the measured time."""
 
     @contextmanager
-    def shown_from(self, first: int) -> Iterator[None]:
-        """Shows a progress bar in this context, starting at `first` updates, if stderr is a terminal."""
+    def shown_from(self, first_step: int) -> Iterator[None]:
+        """Shows a progress bar in this context, starting at `first_step` updates, if stderr is a terminal."""
         with (
             tqdm(
                 total=self._config.steps,
-                initial=first,
+                initial=first_step,
                 unit=" steps",
                 desc="fit: compiling",
                 disable=not self._terminal,
@@ -133,8 +133,8 @@ class ProgressLog:
 
     def due(self, steps: range) -> bool:
         """Whether to write a record after `steps`."""
-        last = steps.stop == self._config.steps
-        return steps.start == 0 or last or passes(steps, self._config.log_every)
+        is_last_step = steps.stop == self._config.steps
+        return steps.start == 0 or is_last_step or passes(steps, self._config.log_every)
 
     def after(self, steps: range, output: StepOutput) -> None:
         """Counts executed steps; writes a record if it is due."""
@@ -198,7 +198,7 @@ class ProgressLog:
         waited = min(max(sum(float(wait) for wait in self._waits), 0.0), seconds)
         self._waits = []
         rows_per_second = steps * self._config.batch_size / seconds
-        found = {
+        figures = {
             "tokens_per_second": round(tokens / seconds),
             "rows_per_second": round(rows_per_second, 2),
             "step_seconds": round(seconds / steps, 6),
@@ -206,8 +206,8 @@ class ProgressLog:
             "compute_seconds": round((seconds - waited) / steps, 6),
         }
         if self._model.peak_flops is not None:
-            found["mfu"] = round(rows_per_second * self._model.flops_per_row / self._model.peak_flops, 4)
-        return found
+            figures["mfu"] = round(rows_per_second * self._model.flops_per_row / self._model.peak_flops, 4)
+        return figures
 
     def _seconds_left(self, step: int) -> float:
         return (self._config.steps - step) * self._stopwatch.seconds() / (step - self._timed_from)

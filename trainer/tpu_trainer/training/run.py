@@ -130,14 +130,14 @@ class Run:
         """Checks that all processes found the same in the run's folder: it determines when all evaluate and save."""
         evaluated = [record["step"] for record in self._log.records if "eval" in record]
         log = zlib.crc32(json.dumps([evaluated, self._saver.best_loss]).encode()) & 0xFFFF
-        for value, found in (
+        for value, difference in (
             (self.first_step, f"step {self.first_step} there and another host a different one"),
             (log, "other evaluations in its log and checkpoints than another host"),
         ):
             if not self._executor.same_in_all_processes(value):
                 raise UsageError(
-                    f"--output_dir is {self._folder.path!r}: this host found {found}; all must use the same folder, "
-                    "on a shared disk or in a bucket"
+                    f"--output_dir is {self._folder.path!r}: this host found {difference}; all must use the same "
+                    "folder, on a shared disk or in a bucket"
                 )
 
     def _loop(self, interruption: Interruption) -> TrainingLoop:

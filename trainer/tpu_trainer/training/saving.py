@@ -65,10 +65,10 @@ class Saver:
         Raises:
             UsageError: If the checkpoint is from other data or another model, or has more steps than the run.
         """
-        found = self.checkpoints.steps()
-        if not found:
+        steps = self.checkpoints.steps()
+        if not steps:
             return 0
-        step = found[-1]
+        step = steps[-1]
         if step > self._config.train.steps:
             raise UsageError(
                 f"--train.steps is {self._config.train.steps}, but the run's newest checkpoint already has {step} steps"
@@ -107,8 +107,8 @@ class Saver:
             self._executor.state()  # all processes gather it
             return
         with self._stopwatch.paused():
-            known = {"data": self._train.fingerprint, "max_length": self._train.max_length}
-            self._background.save(step, self._executor.state, metadata=known | metadata)
+            data_metadata = {"data": self._train.fingerprint, "max_length": self._train.max_length}
+            self._background.save(step, self._executor.state, metadata=data_metadata | metadata)
 
     def save_if_best(self, step: int, validation_loss: float) -> None:
         """Saves the state after `step` updates if its validation loss is the lowest so far."""

@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 from jsonargparse import ActionConfigFile, DefaultHelpFormatter
 
 from tokenmill_reader.console.escaping import message
-from tokenmill_reader.console.spelling import suggestion
+from tokenmill_reader.console.logs import log_to_stderr
+from tokenmill_reader.console.spelling import suggestion, underscored
 from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.config import (
     CompileCheckConfig,
@@ -38,6 +39,10 @@ VERBS: dict[str, type] = {
 }
 
 
+SHELLS = ("bash", "zsh", "fish")
+"""The shells of `completion`, which is no verb with a configuration."""
+
+
 def program() -> str:
     """The name that the program was called by."""
     return "tokenmill-trainer" if Path(sys.argv[0]).name == "tokenmill-trainer" else "tpu_trainer"
@@ -45,8 +50,11 @@ def program() -> str:
 
 def overview() -> str:
     """The verbs, one per line."""
-    lines = "\n".join(f"  {verb:<14} {summary(config_class)}" for verb, config_class in VERBS.items())
-    return f"usage: {program()} VERB [options]\n\n{lines}\n\nVERB --help lists the options of a verb."
+    summaries = {verb: summary(config_class) for verb, config_class in VERBS.items()}
+    summaries["completion"] = f"Prints a script that completes commands in a shell: {', '.join(SHELLS)}."
+    lines = "\n".join(f"  {verb:<14} {text}" for verb, text in summaries.items())
+    notes = "VERB --help lists the options of a verb. --quiet shows only results and errors."
+    return f"usage: {program()} VERB [options]\n\n{lines}\n\n{notes}"
 
 
 def summary(config_class: type) -> str:
@@ -92,9 +100,18 @@ def _verb_parser(verb: str) -> Parser:
 def _no_verb(arguments: Sequence[str]) -> NoReturn:
     print(overview(), file=sys.stderr)
     if arguments:
-        meant = suggestion(arguments[0], VERBS)
+        meant = suggestion(arguments[0], [*VERBS, "completion"])
         print(message(f"{program()}: error: {arguments[0]!r} is not a verb{meant}"), file=sys.stderr)
     raise SystemExit(ExitStatus.USAGE)
+
+
+def completion_script(shell: str) -> str:
+    """Returns a script that completes verbs, options and their values in a shell."""
+    parser = Parser(prog="tokenmill-trainer")
+    verbs = parser.add_subcommands()
+    for verb, config_class in VERBS.items():
+        verbs.add_subcommand(verb, _verb_parser(verb), help=summary(config_class))
+    return parser.get_completion_script(f"shtab-{shell}")
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[str, Any]:
@@ -110,9 +127,12 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[str, Any]:
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or arguments[0] not in VERBS:
         _no_verb(arguments)
-    verb = arguments[0]
+    verb, *options = underscored(arguments)
+    if "--quiet" in options:  # no option of the parser, or --print_config would print it
+        options.remove("--quiet")
+        log_to_stderr("tpu_trainer", quiet=True)
     parser = _verb_parser(verb)
-    values = vars(parser.values(parser.parse_args(arguments[1:])))
+    values = vars(parser.values(parser.parse_args(options)))
     values.pop("config")
     config = VERBS[verb](**values)
     return verb, config.resolved() if isinstance(config, FitConfig) else config

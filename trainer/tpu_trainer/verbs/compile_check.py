@@ -6,8 +6,9 @@ import dataclasses
 import json
 import logging
 import math
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from typing import Any
 
 from tokenmill_reader.console.elapsed import elapsed
@@ -28,6 +29,21 @@ def main(config: CompileCheckConfig) -> None:
 
     Raises:
         UsageError: If the options are inconsistent or the step cannot be compiled for a TPU.
+    """
+    results = sys.stdout
+    with redirect_stdout(sys.stderr) if config.json else nullcontext():
+        document, error = _check(config)
+    if config.json:
+        print(json.dumps(document), file=results, flush=True)
+    if error is not None:
+        raise error
+
+
+def _check(config: CompileCheckConfig) -> tuple[dict[str, Any], UsageError | None]:
+    """Compiles, prints the figures, and writes them to the file of --output.
+
+    Returns:
+        The content of the file, and the error of a search that has no result.
     """
     topology = Topology.parse(config.topology)
     named = _configs(config)
@@ -51,8 +67,7 @@ def main(config: CompileCheckConfig) -> None:
     releases = versions()
     if config.find_mesh:
         devices_of(topology)
-        _find_meshes(named, topology, releases, config.output)
-        return
+        return _find_meshes(named, topology, releases, config.output)
     cache = open_cache(config.cache)
     # All configurations are checked before the first one is compiled, which can take many minutes.
     checks = [StepCheck(one, topology=topology, cache=cache) for _, one in named]
@@ -68,7 +83,7 @@ def main(config: CompileCheckConfig) -> None:
         columns.append((name, report))
     _show(columns, topology)
     _log.info(f"compile-check: {cache.misses} compiled, {cache.hits} from {cache.folder}")
-    _write(config.output, releases, [{"name": name} | report for name, report in columns])
+    return _write(config.output, releases, [{"name": name} | report for name, report in columns]), None
 
 
 def _check_outputs(config: CompileCheckConfig) -> None:
@@ -96,12 +111,8 @@ def _find_meshes(
     topology: Topology,
     versions: dict[str, str],
     output: str | None,
-) -> None:
-    """Finds the mesh of each configuration.
-
-    Raises:
-        UsageError: If none fits for one of them. The file is written before.
-    """
+) -> tuple[dict[str, Any], UsageError | None]:
+    """Finds the mesh of each configuration. Returns what `_check` returns."""
     from tpu_trainer.tpu_check.find_mesh import MeshFinder, options
 
     documents, columns, failed = [], [], None
@@ -118,9 +129,7 @@ def _find_meshes(
         documents.append(document)
     if columns:
         _show(columns, topology)
-    _write(output, versions, documents)
-    if failed is not None:
-        raise failed
+    return _write(output, versions, documents), failed
 
 
 def _show(columns: list[tuple[str, dict[str, Any]]], topology: Topology) -> None:
@@ -139,11 +148,13 @@ def _show(columns: list[tuple[str, dict[str, Any]]], topology: Topology) -> None
     )
 
 
-def _write(path: str | None, versions: dict[str, str], reports: list[dict[str, Any]]) -> None:
+def _write(path: str | None, versions: dict[str, str], reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """Writes the file of --output, if there is one, and returns its content."""
+    document = {"versions": versions, "reports": reports}
     if path is not None:
-        document = {"versions": versions, "reports": reports}
         with _writing("output", path):
             files.write_text(path, json.dumps(document, indent=1) + "\n")
+    return document
 
 
 def _configs(config: CompileCheckConfig) -> list[tuple[str, CompileCheckConfig]]:

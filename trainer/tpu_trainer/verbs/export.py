@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokenmill_reader.console.elapsed import elapsed
+from tokenmill_reader.console.streams import json_line, print_data
 from tpu_trainer.config import ExportConfig
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.support import files, quiet
@@ -42,7 +43,10 @@ def main(config: ExportConfig) -> None:
     ):
         export_checkpoint(folder, step, Path(temporary))
         files.copy_tree(temporary, config.output)
-    print(f"{config.output}: the model after {step} steps")
+    if config.json:
+        print_data(json_line({"output": config.output, "step": step}))
+    else:
+        print(f"{config.output}: the model after {step} steps")
 
 
 def chosen_step(checkpoints: Checkpoints, choice: str) -> int:

@@ -18,7 +18,8 @@ This page is generated from the dataclasses in `trainer/tpu_trainer/config/` and
 run `make docs-options` after a change to them. `tokenmill-trainer VERB --help` prints the same texts.
 
 `--config FILE` reads options from a YAML file, in which `--train.steps 100` is `train: {steps: 100}`; later options
-override it. `--print_config` prints all options with their values, as such a file."""
+override it. `--print_config` prints all options with their values, as such a file. In names of options, hyphens are the
+same as underscores. `--quiet` shows neither progress nor notes, only results and errors."""
 
 
 def page() -> str:

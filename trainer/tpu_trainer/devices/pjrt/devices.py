@@ -57,12 +57,12 @@ class PjrtDevices(Devices):
         )
 
     def peak_flops(self, *, bfloat16: bool) -> float | None:
-        one = None
+        flops_per_device = None
         if self._mesh.platform == "gpu":
-            one = gpu_peak_flops(self._mesh.kind, bfloat16=bfloat16)
+            flops_per_device = gpu_peak_flops(self._mesh.kind, bfloat16=bfloat16)
         elif self._mesh.platform == "tpu":
-            one = tpu_peak_flops(KINDS.get(self._mesh.kind, ""))
-        return None if one is None else self._mesh.devices * one
+            flops_per_device = tpu_peak_flops(KINDS.get(self._mesh.kind, ""))
+        return None if flops_per_device is None else self._mesh.devices * flops_per_device
 
     def scope(self) -> AbstractContextManager[None]:
         """Returns a context in which variables get no values: a mesh may have more memory than the host."""

@@ -111,11 +111,11 @@ class PjrtExecutor(StepExecutor):
     def _report_placement(self) -> None:
         devices, shapes = self._devices, self.state_shapes()
         sizes = {DATA: devices.data, MODEL: devices.model}
-        own = bytes_per_device(shapes, self._placements, sizes)
-        whole = bytes_per_device(shapes, self._placements, {DATA: 1, MODEL: 1})
+        bytes_on_device = bytes_per_device(shapes, self._placements, sizes)
+        total_bytes = bytes_per_device(shapes, self._placements, {DATA: 1, MODEL: 1})
         _log.info(
             f"pjrt: {devices.devices} device(s) ({devices.kind}), data {devices.data}, model {devices.model}: "
-            f"{own / 1e6:,.1f} MB of the {whole / 1e6:,.1f} MB of weights and optimizer on each"
+            f"{bytes_on_device / 1e6:,.1f} MB of the {total_bytes / 1e6:,.1f} MB of weights and optimizer on each"
         )
 
     def _placement(self, name: str, shape: Sequence[int]) -> Placement:
@@ -153,9 +153,9 @@ class PjrtExecutor(StepExecutor):
     def train(self, batches: Iterator[NumpyBatch], steps: range) -> StepOutput:
         waited, requests = 0.0, (0.0, 0.0)
         for step in steps:
-            asked = time.perf_counter()
+            start_time = time.perf_counter()
             batch = next(batches)
-            waited += time.perf_counter() - asked
+            waited += time.perf_counter() - start_time
             program = self._compiled("train", train_step(self._task), batch)
             with self._devices.step_trace(step):
                 if len(self._pending) == _STEPS_AHEAD:
@@ -241,7 +241,7 @@ class PjrtExecutor(StepExecutor):
 
     def non_finite(self) -> NonFinite | None:
         step, figures = map(self._names.name, self._task.non_finite_record)
-        return NonFinite.of(self._get(step), self._get(figures))
+        return NonFinite.from_record(self._get(step), self._get(figures))
 
     def request_end(self) -> None:
         self._requests[0] = 1
@@ -256,12 +256,12 @@ class PjrtExecutor(StepExecutor):
         return self._names.shapes()
 
     def state(self) -> Mapping[str, np.ndarray]:
-        found = {}
+        values = {}
         for name in self._names.variables:
             value = self._get(name)
             if self._peers.is_first:
-                found[name] = value
-        return found
+                values[name] = value
+        return values
 
     def load_state(self, values: Iterable[tuple[str, np.ndarray]]) -> None:
         self._checksum = 0

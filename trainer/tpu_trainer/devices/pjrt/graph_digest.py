@@ -46,8 +46,8 @@ class _Functions:
     def digest(self, name: str) -> str:
         if name not in self._digests:
             # TensorFlow does not lower recursive functions; one that is not in the library is an operation.
-            found = self._definitions.get(name)
-            self._digests[name] = name if found is None else self._digest(found)
+            definition = self._definitions.get(name)
+            self._digests[name] = name if definition is None else self._digest(definition)
         return self._digests[name]
 
     def _digest(self, function: Any) -> str:
@@ -79,13 +79,13 @@ class _Body:
         self._places = places
 
     def nodes(self, nodes: Iterable[Any]) -> list[Any]:
-        found = []
+        digests = []
         for node in nodes:
             data = [self.edge(name) for name in node.input if not name.startswith(_CONTROL)]
             # TensorFlow orders them by name.
             control = sorted(self.edge(name[1:]) for name in node.input if name.startswith(_CONTROL))
-            found.append([node.op, data, control, self.attributes(node.attr)])
-        return found
+            digests.append([node.op, data, control, self.attributes(node.attr)])
+        return digests
 
     def edge(self, name: str) -> str:
         """Returns an edge by position: NODE, NODE:NUMBER, or in a function NODE:OUTPUT:NUMBER or ARGUMENT."""

@@ -41,9 +41,9 @@ class Lowering:
         """
         if self._peers.count == 1:
             return self._cache.lower(program)
-        same = {"": self._cache.key(program), "'s arguments": zlib.crc32(json.dumps(variables).encode())}
+        values = {"": self._cache.key(program), "'s arguments": zlib.crc32(json.dumps(variables).encode())}
         self._peers.check_same(
-            {f"the program to {name}{part}": value for part, value in same.items()}, remedy=_SAME_RELEASES
+            {f"the program to {name}{part}": value for part, value in values.items()}, remedy=_SAME_RELEASES
         )
         data = packed(self._cache.lower(program)) if self._peers.is_first else b""
         self._peers.gather("lowered")  # takes long: devices would not wait so long for each other

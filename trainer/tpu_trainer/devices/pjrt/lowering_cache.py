@@ -65,9 +65,9 @@ class LoweringCache:
         """Returns the cached result, or lowers `program` and caches its result."""
         path = self.folder / f"{self.key(program)}.zip"
         try:
-            found = unpacked(path.read_bytes())
+            cached = unpacked(path.read_bytes())
             self.hits += 1
-            return found
+            return cached
         except FileNotFoundError:
             self.misses += 1
         except (OSError, ValueError) as error:

@@ -111,7 +111,7 @@ class _Visit:
     """The last introduction of a process."""
 
     nonce: str
-    """Of the process: another one with its number has another."""
+    """A random value of the process, which another process with its number does not have."""
     address: str
     time: float
 
@@ -158,11 +158,11 @@ class _Host(socketserver.ThreadingTCPServer):
             index, visit = introduction["process"], _Visit(introduction["nonce"], address, time.monotonic())
             earlier = self._visits.get(index, visit)
             if earlier.nonce != visit.nonce and (self._complete or earlier.is_recent):
-                other = "give each process another --mesh.process_id"
-                return {"taken": f"process {index} is there already, from {earlier.address}; {other}"}
+                remedy = "give each process another --mesh.process_id"
+                return {"taken": f"process {index} is there already, from {earlier.address}; {remedy}"}
             self._visits[index] = visit
-            there = {number for number, visit in self._visits.items() if visit.is_recent}
-            missing = sorted(set(range(self._count)) - there)
+            present = {number for number, visit in self._visits.items() if visit.is_recent}
+            missing = sorted(set(range(self._count)) - present)
             self._full_since = None if missing else self._full_since or visit.time
             if not missing and all(each.time >= self._full_since for each in self._visits.values()):
                 self._complete = True
@@ -172,8 +172,8 @@ class _Host(socketserver.ThreadingTCPServer):
             if not missing:
                 return {"missing": "all processes have come and confirm it"}
             names = ", ".join(map(str, missing[:_MAX_NAMED_PROCESSES]))
-            others = ", …" if len(missing) > _MAX_NAMED_PROCESSES else ""
-            return {"missing": f"process(es) {names}{others} are missing{self._rejected}"}
+            ellipsis = ", …" if len(missing) > _MAX_NAMED_PROCESSES else ""
+            return {"missing": f"process(es) {names}{ellipsis} are missing{self._rejected}"}
 
     def _mismatch(self, introduction: Message) -> str | None:
         """Returns why the sender of an introduction cannot take part."""

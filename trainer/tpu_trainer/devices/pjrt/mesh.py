@@ -60,40 +60,42 @@ class DeviceMesh:
         """
         self._jax = import_jax()
         try:
-            found = self._jax.devices() if devices is None else devices
+            all_devices = self._jax.devices() if devices is None else devices
         except RuntimeError as error:
             raise UsageError(f"--strategy is 'pjrt', but JAX finds no device: {error}") from error
-        self.platform: str = found[0].platform
+        self.platform: str = all_devices[0].platform
         """cpu, gpu or tpu."""
-        self.kind: str = found[0].device_kind
+        self.kind: str = all_devices[0].device_kind
         """The vendor's name of a device."""
         self.error: type[Exception] = self._jax.errors.JaxRuntimeError
-        """What the compiler and the devices raise."""
+        """The error that the compiler and the devices raise."""
         self.processes: int = self._jax.process_count()
         """Processes whose devices are in the mesh."""
-        self._check_divided_equally(found)
+        self._check_divided_equally(all_devices)
         self.config = config
-        self.data = config.data or max(1, len(found) // config.model)
+        self.data = config.data or max(1, len(all_devices) // config.model)
         self.model = config.model
         self._keep = config.fsdp == "keep"
-        used = self.data * self.model
-        several = f" of {self.processes} processes" if self.processes > 1 else ""
-        if used > len(found) or (used < len(found) and several):
+        num_devices = self.data * self.model
+        processes_text = f" of {self.processes} processes" if self.processes > 1 else ""
+        if num_devices > len(all_devices) or (num_devices < len(all_devices) and processes_text):
             raise UsageError(
-                f"--mesh.data {self.data} times --mesh.model {self.model} are {used} devices, but JAX finds "
-                f"{len(found)}{several or ' here'} ({self.kind}); change the mesh"
+                f"--mesh.data {self.data} times --mesh.model {self.model} are {num_devices} devices, but JAX finds "
+                f"{len(all_devices)}{processes_text or ' here'} ({self.kind}); change the mesh"
             )
         self._mesh = self._jax.sharding.Mesh(
-            np.array(found[:used]).reshape(self.data, self.model), (DATA, MODEL)
+            np.array(all_devices[:num_devices]).reshape(self.data, self.model), (DATA, MODEL)
         )
-        self.devices = used
+        self.devices = num_devices
         """Number of devices in use."""
         self._summed = self._jax.jit(_sum, out_shardings=self.sharding((None,)))
         # Several devices of a CPU that execute several programs at a time confuse Gloo's messages between processes.
         self._waits = self.platform == "cpu" and self.processes > 1
 
-    def _check_divided_equally(self, found: Sequence[Any]) -> None:
-        counts = dict.fromkeys(range(self.processes), 0) | Counter(device.process_index for device in found)
+    def _check_divided_equally(self, all_devices: Sequence[Any]) -> None:
+        counts = dict.fromkeys(range(self.processes), 0) | Counter(
+            device.process_index for device in all_devices
+        )
         if len(set(counts.values())) > 1:
             least, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
             raise UsageError(
@@ -118,34 +120,36 @@ class DeviceMesh:
         parts = self.sharding((DATA,)).addressable_devices_indices_map((rows,)).values()
         return np.unique(np.concatenate([np.arange(rows)[part] for part in parts]))
 
-    def all_rows(self, own: int) -> int:
-        """Returns the rows of a batch of which this process has `own`."""
-        return own * self.data // self.own_rows(self.data).size
+    def all_rows(self, own_count: int) -> int:
+        """Returns the number of rows of a batch in which this process has `own_count`."""
+        return own_count * self.data // self.own_rows(self.data).size
 
-    def put_rows(self, own: np.ndarray) -> jax.Array:
+    def put_rows(self, rows: np.ndarray) -> jax.Array:
         """Copies the `own_rows` of a batch to the devices. May return before it has."""
-        placement = rows_placement(own.ndim)
+        placement = rows_placement(rows.ndim)
         if self.processes == 1:
-            return self.put(own, placement)
-        shape = (self.all_rows(len(own)), *own.shape[1:])
-        return self._jax.make_array_from_process_local_data(self.sharding(placement), own, shape)
+            return self.put(rows, placement)
+        shape = (self.all_rows(len(rows)), *rows.shape[1:])
+        return self._jax.make_array_from_process_local_data(self.sharding(placement), rows, shape)
 
     def get(self, value: jax.Array) -> np.ndarray:
         """Copies an array to the host. All processes must call it for an array that a mesh axis divides."""
         if not (value.is_fully_addressable or value.is_fully_replicated):
-            whole = self.sharding((None,) * value.ndim)
-            value = self._jax.jit(_identity, out_shardings=whole)(value)
+            replicated = self.sharding((None,) * value.ndim)
+            value = self._jax.jit(_identity, out_shardings=replicated)(value)
         # A copy: an array of a CPU's memory is donated to the next step.
         return np.array(value)
 
     def total(self, *counts: int) -> jax.Array:
         """Returns the sums of counts over the processes, int32[n]. Does not wait for them."""
-        own = np.zeros((self._jax.local_device_count(), len(counts)), np.int32)
-        own[0] = counts
-        every = self._jax.sharding.NamedSharding(
+        own_counts = np.zeros((self._jax.local_device_count(), len(counts)), np.int32)
+        own_counts[0] = counts
+        sharding = self._jax.sharding.NamedSharding(
             self._mesh, self._jax.sharding.PartitionSpec((DATA, MODEL), None)
         )
-        values = self._jax.make_array_from_process_local_data(every, own, (self.devices, len(counts)))
+        values = self._jax.make_array_from_process_local_data(
+            sharding, own_counts, (self.devices, len(counts))
+        )
         return self._finished(self._summed(values))
 
     def from_first(self, data: bytes) -> bytes:
@@ -219,7 +223,7 @@ def rows_placement(dimensions: int) -> Placement:
     return (DATA, *(None,) * (dimensions - 1))
 
 
-# Not lambdas, of which JAX would compile each anew.
+# Not lambdas, because JAX would compile each of them again.
 def _identity(value: jax.Array) -> jax.Array:
     return value
 

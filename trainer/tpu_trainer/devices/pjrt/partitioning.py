@@ -104,18 +104,18 @@ def gather_weights_at_use(
     forward = set()
     later: dict[Any, ir.Value] = {}
     for number, value, operation, place in uses:
-        whole = tuple(None if axis == DATA else axis for axis in divided[number])
+        gathered_placement = tuple(None if axis == DATA else axis for axis in divided[number])
         key = (number, str(value.type), operation.block)
-        first = (number, operation.block) not in forward
+        is_first = (number, operation.block) not in forward
         forward.add((number, operation.block))
         if (gathered := later.get(key)) is None:
             with ir.InsertionPoint(operation):
-                if not (first or keep):
+                if not (is_first or keep):
                     # Without the barrier, XLA would merge this gather with the first one; without the placement of
                     # its result, it would gather before the barrier.
                     value = constrained(stablehlo.OptimizationBarrierOp([value]).results[0], divided[number])
-                gathered = constrained(value, whole)
-            if keep or not first:
+                gathered = constrained(value, gathered_placement)
+            if keep or not is_first:
                 later[key] = gathered
         operation.operands[place] = gathered
 
@@ -169,9 +169,9 @@ def _divide(kernel: Any, axes: Mapping[str, int]) -> None:
 
     rows, pairs, *arrays = kernel.operands
     (result,) = kernel.results
-    several = str(result.type).startswith("tuple<")  # as which TensorFlow lowers several results
+    is_tuple = str(result.type).startswith("tuple<")  # as which TensorFlow lowers several results
     kinds = [result.type]
-    if several:
+    if is_tuple:
         kinds = [ir.TupleType(result.type).get_type(i) for i in range(ir.TupleType(result.type).num_types)]
     placements = [*_KERNEL_OPERANDS, *[_KERNEL_ARRAY] * (len(arrays) - len(_KERNEL_OPERANDS))]
     with ir.InsertionPoint(kernel):
@@ -182,10 +182,12 @@ def _divide(kernel: Any, axes: Mapping[str, int]) -> None:
             sdy.TensorShardingPerValueAttr.get([_sharding(_KERNEL_ARRAY, axes)] * len(kinds)),
             sdy.ManualAxesAttr.get([ir.StringAttr.get(name) for name in axes]),
         )
-    own = [of_device(each.type, placement) for each, placement in zip(arrays, placements, strict=True)]
-    block = ir.Block.create_at_start(manual.body, own)
+    device_types = [
+        of_device(each.type, placement) for each, placement in zip(arrays, placements, strict=True)
+    ]
+    block = ir.Block.create_at_start(manual.body, device_types)
     with ir.InsertionPoint(block):
-        own_rows, own_pairs = ir.RankedTensorType(own[2]).shape[:2]
+        own_rows, own_pairs = ir.RankedTensorType(device_types[2]).shape[:2]
         attributes = {
             name: kernel.attributes[name] for name in attribute_names(kernel) if name != "xla_shape"
         }
@@ -197,7 +199,7 @@ def _divide(kernel: Any, axes: Mapping[str, int]) -> None:
             attributes=attributes,
         )
         sdy.ReturnOp(divided.results)
-    if several:
+    if is_tuple:
         for use in list(result.uses):
             element = use.owner.operation  # get_tuple_element
             number = ir.IntegerAttr(element.attributes["index"]).value

@@ -97,10 +97,10 @@ class Peers:
         if self._client is None:
             return
         # Those that have made the same steps end together.
-        together = error is None or isinstance(error, InterruptedRun | DivergedError | NotSavedError)
-        text = "" if together else str(error) or type(error).__name__
+        ends_with_others = error is None or isinstance(error, InterruptedRun | DivergedError | NotSavedError)
+        text = "" if ends_with_others else str(error) or type(error).__name__
         self._client.key_value_set(f"{_ENDED}{self.index}", text)
-        if together:
+        if ends_with_others:
             self._client.wait_at_barrier("end", _A_DAY)
         self._leaving = True
         # The service must outlive its clients: JAX aborts those that lose it.
@@ -123,10 +123,10 @@ class Peers:
                     return
                 self._end(f"lost process 0: {error}")
             ended = {int(key.removeprefix(_ENDED)): text for key, text in ended}
-            lost = set(range(self.count)) - self._alive - ended.keys()
+            lost_processes = set(range(self.count)) - self._alive - ended.keys()
             failed = [f"process {number} has failed: {text}" for number, text in ended.items() if text]
-            if lost and not self._leaving:
-                self._end(f"lost process {', '.join(map(str, sorted(lost)))}")
+            if lost_processes and not self._leaving:
+                self._end(f"lost process {', '.join(map(str, sorted(lost_processes)))}")
             # This process may be about to fail for the same reason.
             failed_at = failed_at or (time.monotonic() if failed else None)
             if failed and not self._leaving and time.monotonic() - failed_at >= GRACE_SECONDS:

@@ -17,37 +17,37 @@ from tpu_trainer.support.errors import UsageError
 Placement = tuple[str | None, ...]
 """For each dimension, the axis that divides it; None: it is not divided."""
 
-_FIRST, _LAST, _WHOLE = "first dimension", "last dimension", "not divided"
+_FIRST_DIMENSION, _LAST_DIMENSION, _UNDIVIDED = "first dimension", "last dimension", "not divided"
 # What the `model` axis divides, for all model types of network/model_types.py. The first match counts. A bias is
 # divided like the columns of its matrix.
 _MODEL_RULES: tuple[tuple[str, str], ...] = (
     # The vocabulary: embeddings, a head with a matrix of its own, and the output bias.
-    (r"/(word_embeddings|wte|embed_tokens|w|decoder)/(weight|embeddings)$", _FIRST),
-    (r"/transformer/embeddings/weight$", _FIRST),
-    (r"/lm_head/(kernel|bias)$", _LAST),
-    (r"/(predictions|decoder|vocab_projector|generator_lm_head|pred_layer_\._proj)/bias$", _LAST),
+    (r"/(word_embeddings|wte|embed_tokens|w|decoder)/(weight|embeddings)$", _FIRST_DIMENSION),
+    (r"/transformer/embeddings/weight$", _FIRST_DIMENSION),
+    (r"/lm_head/(kernel|bias)$", _LAST_DIMENSION),
+    (r"/(predictions|decoder|vocab_projector|generator_lm_head|pred_layer_\._proj)/bias$", _LAST_DIMENSION),
     # Attention: queries, keys and values by heads.
-    (r"/self/(query|key|value|in_proj)/", _LAST),
-    (r"/self/(query|key|value|pos|pos_q)_proj/", _LAST),
-    (r"/self/[qv]_bias$", _LAST),
-    (r"/([qkv]_lin|[qkv]_proj|c_attn|W[qkv])/", _LAST),
-    (r"/attention/output/dense/kernel$", _FIRST),
-    (r"/(out_lin|out_proj|o_proj|multi_head_attention/dense)/kernel$", _FIRST),
-    (r"/attn/c_proj/weight$", _FIRST),
+    (r"/self/(query|key|value|in_proj)/", _LAST_DIMENSION),
+    (r"/self/(query|key|value|pos|pos_q)_proj/", _LAST_DIMENSION),
+    (r"/self/[qv]_bias$", _LAST_DIMENSION),
+    (r"/([qkv]_lin|[qkv]_proj|c_attn|W[qkv])/", _LAST_DIMENSION),
+    (r"/attention/output/dense/kernel$", _FIRST_DIMENSION),
+    (r"/(out_lin|out_proj|o_proj|multi_head_attention/dense)/kernel$", _FIRST_DIMENSION),
+    (r"/attn/c_proj/weight$", _FIRST_DIMENSION),
     # MLP.
-    (r"/(intermediate/dense|lin1|c_fc|fc_in|fc1|gate_proj|up_proj|ffn/0)/", _LAST),
-    (r"/(output/dense|lin2|fc_out|fc2|down_proj|ffn/2)/kernel$", _FIRST),
-    (r"/mlp/c_proj/weight$", _FIRST),
+    (r"/(intermediate/dense|lin1|c_fc|fc_in|fc1|gate_proj|up_proj|ffn/0)/", _LAST_DIMENSION),
+    (r"/(output/dense|lin2|fc_out|fc2|down_proj|ffn/2)/kernel$", _FIRST_DIMENSION),
+    (r"/mlp/c_proj/weight$", _FIRST_DIMENSION),
     # Each device has all of a second matrix's bias, of norms, of positions and types, and of the small layers between
     # embeddings, blocks and head.
-    (r"/(dense|out_lin|out_proj|c_proj|lin2|fc_out|fc2|ffn/2)/bias$", _WHOLE),
-    (r"/(gamma|beta)$|norm/weight$|norm(\.|_)?\w*/weight$", _WHOLE),
-    (r"/(\w*position\w*|token_type_embeddings|wpe)/", _WHOLE),
-    (r"/rel_embeddings\.weight$", _WHOLE),
-    (r"/project_(in|out)/", _WHOLE),
-    (r"/(embeddings_project|embedding_hidden_mapping_in|vocab_transform)/", _WHOLE),
-    (r"/(transform|lm_head|generator_predictions|predictions)/dense/kernel$", _WHOLE),
-    (r"/conv/\w+$", _WHOLE),
+    (r"/(dense|out_lin|out_proj|c_proj|lin2|fc_out|fc2|ffn/2)/bias$", _UNDIVIDED),
+    (r"/(gamma|beta)$|norm/weight$|norm(\.|_)?\w*/weight$", _UNDIVIDED),
+    (r"/(\w*position\w*|token_type_embeddings|wpe)/", _UNDIVIDED),
+    (r"/rel_embeddings\.weight$", _UNDIVIDED),
+    (r"/project_(in|out)/", _UNDIVIDED),
+    (r"/(embeddings_project|embedding_hidden_mapping_in|vocab_transform)/", _UNDIVIDED),
+    (r"/(transform|lm_head|generator_predictions|predictions)/dense/kernel$", _UNDIVIDED),
+    (r"/conv/\w+$", _UNDIVIDED),
 )
 # A matrix or bias whose columns are queries, then keys, then values: see fused_projection.py.
 _FUSED = re.compile(r"/c_attn/")
@@ -71,7 +71,7 @@ def place_variables(
         UsageError: If no rule covers a variable, or an axis does not divide a dimension.
     """
     sizes = {DATA: data, MODEL: mesh.model}
-    found: dict[str, Placement] = {}
+    placements: dict[str, Placement] = {}
     problems: list[str] = []
     for pattern in mesh.rules:
         if not any(re.search(pattern, name) for name in shapes):
@@ -89,14 +89,15 @@ def place_variables(
             for dimension, axis in enumerate(placement)
             if axis is not None and shape[dimension] % sizes[axis]
         ]
-        found[name] = placement
+        placements[name] = placement
     if problems:
-        more = f", and {len(problems) - 5} more" if len(problems) > 5 else ""
+        omitted = f", and {len(problems) - 5} more" if len(problems) > 5 else ""
         raise UsageError(
             f"the mesh of --mesh.data {data} and --mesh.model {mesh.model} does not fit the model: "
-            f"{'; '.join(problems[:5])}{more}. Change the mesh, or divide these variables otherwise with --mesh.rules"
+            f"{'; '.join(problems[:5])}{omitted}. Change the mesh, or divide these variables otherwise "
+            "with --mesh.rules"
         )
-    return found
+    return placements
 
 
 def _placement(name: str, shape: Sequence[int], mesh: MeshConfig, *, data: int) -> Placement | None:
@@ -108,13 +109,13 @@ def _placement(name: str, shape: Sequence[int], mesh: MeshConfig, *, data: int) 
     part, _, _ = name.partition("/")
     if part not in ("network", "optimizer", "average"):
         return (None,) * len(shape)  # the log's sums and the like
-    found: list[str | None] = [None] * len(shape)
+    placement: list[str | None] = [None] * len(shape)
     if mesh.model > 1:
         rule = next((rule for pattern, rule in _MODEL_RULES if re.search(pattern, name)), None)
         if rule is None:
             return None
-        if rule != _WHOLE:
-            found[0 if rule == _FIRST else -1] = MODEL
+        if rule != _UNDIVIDED:
+            placement[0 if rule == _FIRST_DIMENSION else -1] = MODEL
     shards = mesh.fsdp in (True, "keep") or (mesh.fsdp == "zero" and part != "network")
     if shards and data > 1 and math.prod(shape) >= _LEAST_ELEMENTS:
         # The largest dimension that it divides. For a table, the last one: a device then needs its columns of the
@@ -122,10 +123,10 @@ def _placement(name: str, shape: Sequence[int], mesh: MeshConfig, *, data: int) 
         largest_last = sorted(range(len(shape)), key=lambda index: shape[index])
         order = range(len(shape)) if _TABLE.search(name) else largest_last
         for dimension in reversed(order):
-            if found[dimension] is None and shape[dimension] % data == 0:
-                found[dimension] = DATA
+            if placement[dimension] is None and shape[dimension] % data == 0:
+                placement[dimension] = DATA
                 break
-    return tuple(found)
+    return tuple(placement)
 
 
 def is_fused(name: str) -> bool:

@@ -23,12 +23,12 @@ class VariableNames:
         return self._add(variable.name, variable)
 
     def _add(self, name: str, variable: tf.Variable) -> str:
-        known, other = self._named.setdefault(variable.name, (name, variable))
+        known_name, known_variable = self._named.setdefault(variable.name, (name, variable))
         if (
-            other.handle is not variable.handle
+            known_variable.handle is not variable.handle
         ):  # Keras wraps variables, and a wrapper has the handle of its variable
             raise ValueError(f"two variables are named {variable.name!r}")
-        return known
+        return known_name
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Returns name → shape of the state."""

@@ -61,13 +61,13 @@ class TensorFlowDevices(Devices):
 
     def peak_flops(self, *, bfloat16: bool) -> float | None:
         gpus = tf.config.get_visible_devices("GPU")
-        one = None
+        flops_per_device = None
         if self._is_tpu:
-            one = None if self._generation is None else tpu_peak_flops(self._generation)
+            flops_per_device = None if self._generation is None else tpu_peak_flops(self._generation)
         elif gpus:
             name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "")
-            one = gpu_peak_flops(name, bfloat16=bfloat16)
-        return None if one is None else self.replicas * one
+            flops_per_device = gpu_peak_flops(name, bfloat16=bfloat16)
+        return None if flops_per_device is None else self.replicas * flops_per_device
 
     def scope(self) -> AbstractContextManager[None]:
         return self._strategy.scope()

@@ -73,11 +73,11 @@ class TensorFlowExecutor(StepExecutor):
 
     def _step(self, batches: Any) -> tf.Tensor:
         """Executes a step; returns the seconds it waited for its batch, float64."""
-        asked = self._now()
-        with tf.control_dependencies([asked]):
+        start_time = self._now()
+        with tf.control_dependencies([start_time]):
             batch = next(batches)
         with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
-            waited = self._now() - asked
+            waited = self._now() - start_time
         self._strategy.run(self._replica_step, args=(batch,))
         return waited
 

@@ -47,17 +47,17 @@ def tpu_generation(tpu: TpuConfig) -> str:
         ("TPU_ACCELERATOR_TYPE", os.environ.get("TPU_ACCELERATOR_TYPE")),
     ):
         if value:
-            return _known(value, source)
-    return _known(*_from_metadata_server())
+            return _known_generation(value, source)
+    return _known_generation(*_from_metadata_server())
 
 
-def _known(accelerator_type: str, source: str) -> str:
-    found = generation(accelerator_type)
-    if found is None:
+def _known_generation(accelerator_type: str, source: str) -> str:
+    tpu_generation = generation(accelerator_type)
+    if tpu_generation is None:
         raise UnknownTpuError(
             f"{source} is {accelerator_type!r}: the known generations are {', '.join(GENERATIONS)}; {_REMEDY}"
         )
-    return found
+    return tpu_generation
 
 
 def _from_metadata_server() -> tuple[str, str]:

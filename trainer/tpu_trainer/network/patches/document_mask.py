@@ -62,7 +62,7 @@ def _document_mask(segment_ids: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
         0 0 -
         - - 0
     """
-    same = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
-    bias = tf.where(same, 0.0, _MASKED_SCORE)
+    is_same_segment = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
+    bias = tf.where(is_same_segment, 0.0, _MASKED_SCORE)
     # Not the sum, which may overflow to -inf.
     return bias if mask is None else tf.minimum(mask, tf.cast(bias, mask.dtype))
