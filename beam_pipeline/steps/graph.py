@@ -67,13 +67,19 @@ from beam_pipeline.support import filesystem
 
 def build(pipeline: beam.Pipeline, job: Job) -> None:
     """Adds all of `prepare`'s steps to `pipeline`."""
-    units = (
-        pipeline
-        | "PlanPath" >> beam.Create([job.plan_path])
-        | "ReadPlan" >> beam.FlatMap(read_plan)
-        | "SpreadUnits" >> beam.Reshuffle()
-    )
-    tokenized = _tokenize(units, job)
+    units = pipeline | "PlanPath" >> beam.Create([job.plan_path]) | "ReadPlan" >> beam.FlatMap(read_plan)
+    build_from_units(units, job)
+
+
+def build_from_units(units: PCollection[WorkUnit], job: Job) -> None:
+    """Adds all steps after the plan.
+
+    Args:
+        units: All work units. The files of `job.plan_path` and `job.description_path` exist before any of them.
+        job: The run.
+    """
+    pipeline = units.pipeline
+    tokenized = _tokenize(units | "SpreadUnits" >> beam.Reshuffle(), job)
     splits, max_length = len(job.config.splits), job.config.max_length
     counts = tokenized[COUNTS] | "ListCounts" >> beam.combiners.ToList()
     tail_table = counts | "TailTable" >> beam.Map(build_tail_table, job.num_units, splits)

@@ -167,7 +167,7 @@ def prepare(config: PrepareConfig, beam_args: Sequence[str]) -> PreparedDataset:
 
 
 def check_run(config: PrepareConfig, launch: Launch, planned: InputPlan | None = None) -> CheckedRun:
-    """Reads the tokenizer and plans the input, unless it is `planned` already.
+    """Reads the tokenizer, plans the input and looks at it, unless it is `planned` already.
 
     Raises:
         UsageError: If they contradict the options, the format of the output needs a package that is not installed, or
@@ -203,10 +203,11 @@ def check_run(config: PrepareConfig, launch: Launch, planned: InputPlan | None =
     pad_id = _pad_id(config, tokenizer)
     for note in tokenizer.notes:
         _log.info(note)
+    lost = None
     if planned is None:
         planned = launch.plan(config.input, skip_bad=config.on_bad_record == "skip")
+        lost = check_documents(replace(config, input=planned.config), planned, tokenizer)
     config = replace(config, input=planned.config)
-    lost = check_documents(config, planned, tokenizer)
     format_for(config, tokenizer.vocab_size).check_records(likely_records(config, planned.bytes))
     if _joins_silently(config, template):
         eos_hint = (

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import tokenmill
-from beam_pipeline.options.from_python import completed
 from beam_pipeline.options.command_line import parse
+from beam_pipeline.options.from_python import completed
 from beam_pipeline.options.verbs import PrepareConfig
 from beam_pipeline.verbs import prepare as verb
 from tests.beam_pipeline.runs import arguments, content
