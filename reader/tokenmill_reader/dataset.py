@@ -12,6 +12,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
+from tokenmill_reader import notebooks
 from tokenmill_reader.description import Description, describe, tokenizer_path
 from tokenmill_reader.errors import REMEDY, DatasetError, RecordFault
 from tokenmill_reader.examples import LARGE_RATIO, ExampleDecoder, parse_example
@@ -92,7 +93,18 @@ class Dataset:
         return int(self._ends[-1]) if self._ends.size else 0
 
     def __repr__(self) -> str:
-        return f"Dataset({self.path!r}, {len(self)} rows of {self.max_length} tokens: {', '.join(self.features)})"
+        columns = ", ".join(f"{name}: int32[{self.max_length}]" for name in self.features)
+        return f"Dataset({self.path!r}, split {self.split!r}, {len(self)} rows of {{{columns}}})"
+
+    def _repr_html_(self) -> str:
+        """Shows the first rows in a notebook."""
+        try:
+            rows = [(number, self[number]) for number in range(min(notebooks.ROWS, len(self)))]
+            has_tokenizer = self.tokenizer_path is not None
+            tokenizer = self.read_file("../tokenizer/tokenizer.json") if has_tokenizer else None
+        except DatasetError as error:
+            return notebooks.message(f"{self!r}: {error}")
+        return notebooks.rows_table(repr(self), rows, notebooks.make_decode(tokenizer))
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_decoders"}
@@ -105,6 +117,11 @@ class Dataset:
     def path(self) -> str:
         """The folder."""
         return self._description.folder.path
+
+    @property
+    def split(self) -> str:
+        """The name of the split."""
+        return self._description.split
 
     @property
     def manifest(self) -> dict[str, Any] | None:

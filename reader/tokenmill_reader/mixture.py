@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tokenmill_reader import notebooks
 from tokenmill_reader.dataset import Dataset, Rows
 from tokenmill_reader.errors import DatasetError
 from tokenmill_reader.fingerprints import PLUS
@@ -116,6 +117,10 @@ class Mixture:
             for share, dataset in zip(self.shares, self.datasets, strict=True)
         )
         return f"Mixture({len(self)} rows of {self.max_length} tokens: {parts})"
+
+    def _repr_html_(self) -> str:
+        """Shows the first rows of each dataset in a notebook."""
+        return notebooks.message(repr(self)) + "".join(dataset._repr_html_() for dataset in self.datasets)
 
     def __getitem__(self, index: Index) -> Rows:
         """Reads rows, as `Dataset.__getitem__` does."""

@@ -93,6 +93,7 @@ class Order:
             for step, count in changes or [(0, self.hosts)]
         )
         self._check_arguments()
+        self._described_data = repr(data)
         datasets, shares = ((data,), (PERIOD,)) if isinstance(data, Dataset) else (data.datasets, data.shares)
         self._check_shards(datasets)
         self._schedule = schedule(shares, seed=self.seed)
@@ -115,6 +116,14 @@ class Order:
             )
             for index, dataset in enumerate(datasets)
         ]
+
+    def __repr__(self) -> str:
+        host = f", host {self.host} of {self.hosts}" if self.hosts > 1 else ""
+        changes = f", changes={self.changes}" if len(self.changes) > 1 else ""
+        return (
+            f"Order({self._described_data}, seed={self.seed}, batch_size={self.batch_size}, window={self.window}{host}"
+            f"{changes})"
+        )
 
     def _check_arguments(self) -> None:
         """Raises ValueError if the arguments contradict each other."""
