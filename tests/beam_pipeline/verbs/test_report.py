@@ -18,7 +18,7 @@ from beam_pipeline.views.command import prepare_command
 from beam_pipeline.views.reading import open_dataset
 from tests.beam_pipeline.runs import arguments
 
-VOID = {"meta", "br", "input"}
+VOID = {"meta", "br", "input", "link"}
 
 
 class Page(HTMLParser):
