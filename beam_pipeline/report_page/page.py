@@ -30,7 +30,8 @@ _QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 _TOP_TOKENS = 40
 _MAX_INPUTS = 20
 _FULL = 0.995  # with a mean fill above this, a histogram of the rows' fill would have only one visible column
-_FEWEST, _FEW = 30, 1000  # documents or rows: with fewer, a histogram shows chance, or has wide bins
+_FEWEST, _FEW = 30, 1000  # documents: with fewer, a histogram of them is not drawn, or is smoothed
+_TOGETHER = 4  # neighbouring bins
 
 
 def render(splits: Sequence[FinishedSplit]) -> bytes:
@@ -96,14 +97,6 @@ class _ShownSplit:
         recorded = self.statistics[name]
         return Histogram(self.name, [scale * edge for edge in recorded["edges"]], recorded["counts"])
 
-    def shown_histogram(self, name: str, *, scale: float = 1) -> Histogram:
-        """Returns a histogram for a chart: with wide bins if it counts few, empty if it counts almost nothing."""
-        histogram = self.histogram(name, scale=scale)
-        total = sum(histogram.counts)
-        if total < _FEWEST:
-            return Histogram(self.name, histogram.edges, [0] * len(histogram.counts))
-        return with_wide_bins(histogram) if total < _FEW else histogram
-
     @property
     def shard_chart(self) -> Markup | None:
         """The chart of the shards' sizes; None for a single shard."""
@@ -129,15 +122,38 @@ class _ShownSplit:
         )
 
 
-def with_wide_bins(histogram: Histogram, bins: int = 4) -> Histogram:
-    """Merges bins, so that the shape of a small sample can be seen rather than its noise.
+def comparable(histograms: Sequence[Histogram]) -> list[Histogram]:
+    """Returns histograms of lengths for one chart, without the noise of small samples.
 
-    >>> with_wide_bins(Histogram("train", [0, 1, 2, 3, 4, 5], [3, 0, 2, 1, 4])).counts
-    [6, 4]
+    Those that count almost nothing become empty. If all others count few, neighbouring bins are merged; else the counts
+    of each that does are spread evenly over neighbouring bins, so that the heights can be compared.
+
+    >>> small, large = Histogram("a", [0, 1, 2, 3, 4, 5], [0, 40, 0, 0, 7]), Histogram("b", [0, 1], [5000])
+    >>> [each.counts for each in comparable([small])], [each.counts for each in comparable([small, large])]
+    ([[40, 7]], [[10.0, 10.0, 10.0, 10.0, 7.0], [5000]])
     """
+    shown = [
+        each if sum(each.counts) >= _FEWEST else Histogram(each.name, each.edges, [0] * len(each.counts))
+        for each in histograms
+    ]
+    totals = [sum(each.counts) for each in shown]
+    if max(totals) < _FEW:
+        return [_merged(each) for each in shown]
+    return [_smoothed(each) if total < _FEW else each for each, total in zip(shown, totals, strict=True)]
+
+
+def _merged(histogram: Histogram) -> Histogram:
     counts, edges = histogram.counts, histogram.edges
-    merged = [sum(counts[first : first + bins]) for first in range(0, len(counts), bins)]
-    return Histogram(histogram.name, [*edges[:-1:bins], edges[-1]], merged)
+    merged = [sum(counts[first : first + _TOGETHER]) for first in range(0, len(counts), _TOGETHER)]
+    return Histogram(histogram.name, [*edges[:-1:_TOGETHER], edges[-1]], merged)
+
+
+def _smoothed(histogram: Histogram) -> Histogram:
+    groups = [
+        histogram.counts[first : first + _TOGETHER] for first in range(0, len(histogram.counts), _TOGETHER)
+    ]
+    counts = [sum(group) / len(group) for group in groups for _ in group]
+    return Histogram(histogram.name, histogram.edges, counts)
 
 
 def quantile(histogram: Histogram, share: float) -> float:
@@ -192,8 +208,8 @@ def _charts(shown: Sequence[_ShownSplit]) -> dict[str, Markup | None]:
     """Returns the charts of all splits together. None replaces one with a single column, or with none."""
     max_length = shown[0].split.manifest["max_length"]
 
-    def chart(name: str, *, scale: float = 1, **attributes: Any) -> Markup | None:
-        histograms = [split.shown_histogram(name, scale=scale) for split in shown]
+    def chart(name: str, **attributes: Any) -> Markup | None:
+        histograms = comparable([split.histogram(name) for split in shown])
         used = {index for each in histograms for index, times in enumerate(each.counts) if times}
         return histogram_chart(histograms, **attributes) if len(used) > 1 else None
 
@@ -215,10 +231,12 @@ def _charts(shown: Sequence[_ShownSplit]) -> dict[str, Markup | None]:
         "bytes_per_token": chart(
             "document_bytes_per_token", x_label="bytes per token, in a document", unit="documents"
         ),
-        "row_fill": chart(
-            "row_fill", scale=100, x_label="% of a row's slots that contain tokens", unit="rows"
+        "row_fill": histogram_chart(
+            [split.histogram("row_fill", scale=100) for split in shown],
+            x_label="% of a row's slots that contain tokens",
+            unit="rows",
         )
-        if any(split.statistics["fill"] < _FULL for split in shown)
+        if any(split.statistics["fill"] < _FULL and split.totals["rows"] > 1 for split in shown)
         else None,
     }
 

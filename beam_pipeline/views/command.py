@@ -8,6 +8,7 @@ from typing import Any
 
 from beam_pipeline.options.option_fields import options_of
 from beam_pipeline.options.verbs import PrepareConfig
+from beam_pipeline.support.amounts import counted
 from beam_pipeline.views.reading import FinishedSplit
 from tokenmill_reader.console.escaping import visible
 
@@ -32,7 +33,7 @@ def input_path(split: FinishedSplit) -> str:
 
 
 def input_name(split: FinishedSplit) -> str:
-    """Returns the name of the input: of its Hugging Face dataset, or else of its only file, or of its folder.
+    """Returns the name of the input: of its Hugging Face dataset, its only file, or else its folder.
 
     Raises:
         DataError: As `input_path`.
@@ -40,7 +41,9 @@ def input_name(split: FinishedSplit) -> str:
     dataset = split.manifest["config"].get("dataset")
     if dataset:
         return str(dataset["name"])
-    return input_path(split).rstrip("/").rpartition("/")[2] or "/"
+    return input_path(split).rstrip("/").rpartition("/")[2] or counted(
+        split.manifest["inputs"]["files"], "file"
+    )
 
 
 def prepare_command(split: FinishedSplit, dataset: str) -> str:
