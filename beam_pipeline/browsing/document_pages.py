@@ -92,20 +92,22 @@ def _matching(dataset: OpenDataset, packed: PackedUnit, wanted: Filter) -> tuple
         tokens = int(content.lengths[number])
         if not is_named[number] or not wanted.allows(tokens):
             continue
-        ids = packed.ids(number).tolist()
+        ids = packed.ids(number)
         span = None
         if wanted.text:
-            [text] = dataset.decoder.texts([ids])
+            [text] = dataset.decoder.texts([ids.tolist()])
             span = find(text)
             if span is None:
                 continue
+        excerpted = excerpt_around(text, span) if span else excerpt(ids, dataset.decoder)
         shown.append(
             {
                 "number": number,
                 "tokens": tokens,
                 "name": names[number],
                 "place": packed.content.places[number],
-                "text": excerpt_around(text, span) if span else excerpt(ids, dataset.decoder),
+                "text": excerpted,
+                "is_code": is_code(str(excerpted), names[number]),
             }
         )
         if len(shown) == PER_PAGE:
@@ -124,10 +126,10 @@ def document(dataset: OpenDataset, query: Query, name: str, unit: str, number: s
         raise NotFound(
             f"Work unit {int(unit):,} has {count:,} documents in {name}, so there is no number {at:,}."
         )
-    ids = packed.ids(at).tolist()
+    ids = packed.ids(at)
     links = token_links(first_token(query, len(ids)), len(ids))
     content = packed.content
-    window = ids[links["first"] : links["end"]]
+    window = ids[links["first"] : links["end"]].tolist()
     pieces = shown_pieces(window, links["first"], dataset.decoder, opened.special)
     return {
         "opened": opened,

@@ -76,7 +76,7 @@ def rows(dataset: OpenDataset, query: Query) -> Values:
     return {
         "wanted": wanted,
         "opened": opened,
-        "items": [_item(dataset, opened, match) for match in result.matches],
+        "items": [_item(dataset, opened, match, wanted.source) for match in result.matches],
         "result": result,
         "total": len(selection),
         **_links(wanted, selection, result),
@@ -96,29 +96,29 @@ def _links(wanted: Filter, selection: Selection, result: SearchResult) -> Values
     }
 
 
-def _item(dataset: OpenDataset, opened: OpenSplit, match: Match) -> Values:
+def _item(dataset: OpenDataset, opened: OpenSplit, match: Match, source: str) -> Values:
     """Returns the values of a row in a list."""
     shard, record = opened.access.place(match.number)
-    if match.span is None:
-        text = excerpt(match.row.ids.tolist(), dataset.decoder)
-    else:
-        text = excerpt_around(match.text, match.span)
+    text = excerpt_around(match.text, match.span) if match.span else excerpt(match.row.ids, dataset.decoder)
+    line, name = _source_line(opened.split.origin(shard, record), source)
     return {
         "number": match.number,
         "place": f"{opened.name}:{shard}:{record}",
         "tokens": len(match.row.ids),
         "documents": None if match.row.starts is None else len(match.row.starts),
-        "source": _source_line(opened.split.origin(shard, record)),
+        "source": line,
         "text": text,
+        "is_code": is_code(str(text), name),
     }
 
 
-def _source_line(origin: Origin) -> str:
-    """Returns the names of the first file of a row's units, and how many more there are."""
-    names = [part.name for unit in origin.units for part in unit.parts]
-    first = names[0] if names else ""
-    more = len(set(names)) - 1
-    return f"{first} and {more:,} more" if more > 0 else first
+def _source_line(origin: Origin, source: str) -> tuple[str, str]:
+    """Returns a line about the files of a row's units that match `source`, and the name of the first one."""
+    names = dict.fromkeys(
+        part.name for unit in origin.units for part in unit.parts if source in unit.root + part.name
+    )
+    first, more = next(iter(names), ""), len(names) - 1
+    return f"{first} and {more:,} more" if more > 0 else first, first
 
 
 def row(dataset: OpenDataset, query: Query, name: str, number: str) -> Values:

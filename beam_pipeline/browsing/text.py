@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from markupsafe import Markup, escape
 
 from beam_pipeline.browsing.filters import Span
@@ -29,9 +30,9 @@ class ShownPiece:
     is_special: bool
 
 
-def excerpt(ids: Sequence[int], decoder: TextDecoder) -> Markup:
-    """Returns the beginning of a text, from its ids."""
-    [text] = decoder.texts([ids[:_EXCERPT_TOKENS]])
+def excerpt(ids: np.ndarray, decoder: TextDecoder) -> Markup:
+    """Returns the beginning of a text, from its ids, integers [tokens]."""
+    [text] = decoder.texts([ids[:_EXCERPT_TOKENS].tolist()])
     is_cut = len(text) > EXCERPT or len(ids) > _EXCERPT_TOKENS
     return escape(visible(text[:EXCERPT])) + ("…" if is_cut else "")
 
@@ -39,6 +40,10 @@ def excerpt(ids: Sequence[int], decoder: TextDecoder) -> Markup:
 def excerpt_around(text: str, span: Span) -> Markup:
     """Returns a match with the text around it."""
     start = max(0, span[0] - _BEFORE_MATCH)
+    line = text.rfind("\n", start, span[0]) + 1
+    start = max(
+        start, text.rfind("\n", start, max(start, line - 1)) + 1
+    )  # at most one line above that of the match
     middle_end = min(span[1], span[0] + EXCERPT)
     stop = min(len(text), max(start + EXCERPT, middle_end))
     before, matched, after = (
