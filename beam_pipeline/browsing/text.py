@@ -50,7 +50,7 @@ def excerpt_around(text: str, span: Span) -> Markup:
         visible(text[a:b]) for a, b in ((start, span[0]), (span[0], middle_end), (middle_end, stop))
     )
     return Markup("{}{}<mark>{}</mark>{}{}").format(
-        "…" * (start > 0), before, matched, after, "…" * (stop < len(text))
+        "…" * (start > 0 and text[start - 1] != "\n"), before, matched, after, "…" * (stop < len(text))
     )
 
 

@@ -33,6 +33,7 @@ class Chromium:
             "--no-sandbox",
             "--disable-gpu",
             "--no-first-run",
+            "--hide-scrollbars",
             "--remote-debugging-pipe",
         ]
         redirected = f'exec "$0" "$@" 3<&{to_browser} 4>&{from_browser}'
