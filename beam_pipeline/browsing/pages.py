@@ -127,7 +127,11 @@ def row(dataset: OpenDataset, query: Query, name: str, number: str) -> Values:
     access, split = opened.access, opened.split
     at = int(number)
     if at >= len(access):
-        raise NotFound(f"{name} has the {record_noun(opened)}s 0 to {len(access) - 1:,}, not {at:,}.")
+        noun = record_noun(opened)
+        existing = (
+            f"the {noun}s 0 to {len(access) - 1:,}, not {at:,}" if len(access) else f"no {noun}s: it is empty"
+        )
+        raise NotFound(f"{name} has {existing}.")
     [content] = access.rows([at])
     shard, record = access.place(at)
     origin = split.origin(shard, record)

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -233,6 +234,43 @@ def test_a_dataset_that_is_deleted_or_written_anew_is_noticed(
     )
     assert "of 64 tokens" in client.text("")
     assert client.text("row/train/0").count("position") == 0
+
+
+def test_what_else_is_damaged_is_named(serve: Callable[[Path], Client], copy: Path):
+    for name, path in (("train/units.jsonl", "row/train/0"), ("tokenizer/tokenizer.json", "rows")):
+        client = serve(copy)  # which reads each when it is first needed
+        content = (copy / name).read_bytes()
+        (copy / name).write_bytes(b"{}")
+        assert f"{copy / name}" in client.text(path, 500)
+        (copy / name).write_bytes(content)
+        assert client.text(path)
+    (copy / "train" / "manifest.json").write_text("{}")
+    assert f"{copy}/train/manifest.json" in client.text("", 500)
+
+
+def test_an_empty_split_has_pages(serve: Callable[[Path], Client], tmp_path: Path, tokenizer_folder: Path):
+    source = tmp_path / "one.txt"
+    source.write_text("the only document\n")
+    prepare.main(arguments(source, tokenizer_folder, tmp_path / "out", "--splits", "a=0.5,b=0.5"))
+    client = serve(tmp_path / "out")
+    [empty] = [s.name for s in open_dataset(str(tmp_path / "out")) if not s.manifest["num_records"]]
+    assert "There are no rows." in client.text(f"rows?split={empty}") + client.text(
+        f"rows?split={empty}&text=a"
+    )
+    assert "has no documents in this split" in client.text(f"documents?split={empty}")
+    assert f"{empty} has no rows: it is empty" in client.text(f"row/{empty}/0", 404)
+
+
+def test_requests_that_are_no_http_do_no_harm(client: Client):
+    for request in (b"\x00\xff\r\n\r\n", b"GET\r\n\r\n", b"GET /" + b"a" * 70_000, b"GET / HTTP/1.1\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", client.port), timeout=30) as connection:
+            connection.sendall(request + b" HTTP/1.1\r\nHost: localhost\r\n\r\n" * (len(request) > 99))
+            connection.shutdown(socket.SHUT_WR)
+            answer = b""
+            while data := connection.recv(1 << 16):
+                answer += data
+            assert b" 200 " not in answer and b"corpus" not in answer
+    assert client.text("")
 
 
 def test_without_its_source_the_rows_are_shown_and_the_documents_have_a_reason(
