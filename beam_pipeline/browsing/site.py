@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from beam_pipeline.browsing import document_pages, pages
-from beam_pipeline.browsing.filters import BadRequest, Filter
+from beam_pipeline.browsing.filters import BadRequest
 from beam_pipeline.browsing.opened import DatasetHolder
 from beam_pipeline.support.errors import DataError, UsageError
 from beam_pipeline.views.pages import environment, read_text, shared_css
@@ -104,7 +104,6 @@ class Site:
                     "noun": "row" if has_rows else "document",
                     "has_rows": has_rows,
                     "page": template,
-                    "search": Filter.parse(parameters if template in ("rows", "documents") else {}),
                 }
                 return template, common | values_of(dataset, parameters, *match.groups())
         raise pages.NotFound("There is no such page.")
