@@ -13,7 +13,11 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10,<3.13",
     packages=find_packages(include=["beam_pipeline", "beam_pipeline.*"]),
-    package_data={"beam_pipeline.report_page": ["page.css", "page.html.jinja"]},
+    package_data={
+        "beam_pipeline.browsing": ["*.css", "*.js", "*.jinja"],
+        "beam_pipeline.report_page": ["page.css", "page.html.jinja"],
+        "beam_pipeline.views": ["base.css"],
+    },
     # Without a C compiler, it is left out, with a warning: protobuf and NumPy then do its work.
     ext_modules=[
         Extension(

@@ -28,7 +28,7 @@ _USE_BEAM = ("prepare", "train-tokenizer", "convert", "analyze")
 _MODULES = {"train-tokenizer": "train_tokenizer", "inspect": "inspection", "analyze": "analysis"}
 
 # The verbs whose result is what they print. The others write into a folder, and print only a summary.
-_SHOW = ("verify", "inspect", "completion")
+_SHOW = ("verify", "inspect", "browse", "completion")
 _SHOWN = {"--estimate", "--json", "--print_config", "-h", "--help"}
 
 _log = logging.getLogger("beam_pipeline")

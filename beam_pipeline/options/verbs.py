@@ -369,6 +369,23 @@ class InspectConfig(_FinishedDataset):
 
 
 @dataclass(frozen=True, kw_only=True)
+class BrowseConfig(_FinishedDataset):
+    """Shows a dataset's rows and documents in a web browser, on this machine only, until Ctrl-C.
+
+    Examples:
+        tokenmill browse dataset
+        tokenmill browse gs://bucket/dataset --port 8765 --no_open
+    """
+
+    verb: ClassVar[str] = "browse"
+
+    port: int | None = option(None, metavar="N", bounds=(1, 65535), default_text="any free port")
+    """Port of 127.0.0.1 at which the pages are."""
+    no_open: bool = False
+    """Only print the address, even if a browser could be opened."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class AnalyzeConfig(_FinishedDataset):
     """Runs tensorflow-transform on a dataset's statistics: OUT/*/transform_fn."""
 
@@ -427,6 +444,7 @@ VERBS: dict[str, type[Options]] = {
         ConvertConfig,
         VerifyConfig,
         InspectConfig,
+        BrowseConfig,
         AnalyzeConfig,
         FollowConfig,
         ReportConfig,
