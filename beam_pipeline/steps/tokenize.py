@@ -32,7 +32,7 @@ from beam_pipeline.steps.tables import UnitCounts
 from beam_pipeline.steps.unit_rows import UnitRows
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError, EngineMismatch
-from beam_pipeline.support.progress import Reporter
+from beam_pipeline.support.progress import Reporter, UnitProgress
 
 BLOCKS, TAILS, COUNTS, STATISTICS = "blocks", "tails", "counts", "statistics"
 EXCLUDED, USES = "excluded", "uses"
@@ -82,14 +82,21 @@ class TokenizeUnit(beam.DoFn):
         path = unit_path(self._job.staging, unit.index)
         identity = identity_of(self._job.fingerprint, unit, duplicates)
         done = find_unit(path, identity=identity)
+        progress = UnitProgress(self._reporter, "tokenize", unit.bytes)
         if done is None:
-            done = self._tokenize(unit, path, identity, duplicates)
+            done = self._tokenize(unit, path, identity, duplicates, progress)
         else:
             self._kept.inc()
         yield from self._outputs(unit, done)
+        progress.finish(of_next=sum(map(done.rows, range(len(done.tails)))))
 
     def _tokenize(
-        self, unit: WorkUnit, path: str, identity: Mapping[str, Any], duplicates: np.ndarray
+        self,
+        unit: WorkUnit,
+        path: str,
+        identity: Mapping[str, Any],
+        duplicates: np.ndarray,
+        progress: UnitProgress,
     ) -> FinishedUnit:
         """Tokenizes and packs the unit, and writes its rows to the file `path`."""
         job, config = self._job, self._job.config
@@ -121,7 +128,7 @@ class TokenizeUnit(beam.DoFn):
         with create_unit(path, identity=identity, splits=len(config.splits)) as writer:
             try:
                 # Reading, tokenizing and writing overlap.
-                read = self._documents(unit, duplicates, excluded, checksums)
+                read = self._documents(unit, duplicates, excluded, checksums, progress)
                 with (
                     ahead(read, threads=job.threads) as documents,
                     ahead(rows.blocks(documents), threads=job.threads) as blocks,
@@ -165,17 +172,21 @@ class TokenizeUnit(beam.DoFn):
         yield TaggedOutput(EXCLUDED, done.excluded)
         self._misses.inc(done.use.fallbacks.documents)
         yield TaggedOutput(USES, (done.use.engine, done.use))
-        self._reporter.add("tokenize", unit.bytes, of_next=sum(rows))
 
     def _documents(
-        self, unit: WorkUnit, duplicates: np.ndarray, excluded: Excluded, checksums: TextChecksums
+        self,
+        unit: WorkUnit,
+        duplicates: np.ndarray,
+        excluded: Excluded,
+        checksums: TextChecksums,
+        progress: UnitProgress,
     ) -> Iterator[DocumentBatch]:
         """Yields the unit's documents without the duplicates.
 
         Adds all records but the bad ones to `excluded`, and the texts to `checksums`.
         """
         first = 0
-        for batch in checksums.of(read_unit(unit, self._job.config.input)):
+        for batch in checksums.of(read_unit(unit, self._job.config.input, progress.advance)):
             span = np.searchsorted(duplicates, [first, first + len(batch.texts)])
             within = duplicates[slice(*span)] - first
             excluded.records += len(batch.texts) + batch.blank + len(batch.bad)
