@@ -8,7 +8,8 @@ import pytest
 
 from beam_pipeline import __main__
 from beam_pipeline.options.command_line import parse
-from beam_pipeline.options.verbs import VERBS, PrepareConfig
+from beam_pipeline.options.prepare_options import PrepareConfig
+from beam_pipeline.options.verbs import VERBS
 from beam_pipeline.support.errors import UsageError
 
 NEEDED = ["--input", "a", "--tokenizer", "t", "--output", "o"]

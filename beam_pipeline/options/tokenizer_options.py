@@ -1,0 +1,68 @@
+"""The options of `train-tokenizer`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from beam_pipeline.options.console_options import ConsoleConfig
+from beam_pipeline.options.input_options import InputConfig
+from beam_pipeline.options.option_fields import Options, option
+from beam_pipeline.options.option_values import refuse_overwrite_and_resume
+from beam_pipeline.support.errors import UsageError
+from tokenmill_reader.format.limits import SEEDS
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainTokenizerConfig(Options):
+    """Trains a tokenizer on a seeded sample of a corpus.
+
+    Examples:
+        tokenmill train-tokenizer --input 'texts/*.txt' --output tokenizer
+        tokenmill train-tokenizer --input 'texts/*.jsonl.gz' --model bpe --vocab_size 32000 --output tokenizer
+        tokenmill train-tokenizer --dataset_name my/dataset --model wordpiece --lowercase --output tokenizer
+
+    Any other option is passed to Beam, e.g. --runner DataflowRunner. Without --runner, this process runs the
+    pipeline.
+    """
+
+    verb: ClassVar[str] = "train-tokenizer"
+    takes_beam_options: ClassVar[bool] = True
+
+    input: InputConfig
+    on_bad_record: Literal["fail", "skip"] = option("fail", topic="input")
+    """Treatment of records that are not documents: fail ends the run; skip ignores them."""
+    model: Literal["unigram", "bpe", "wordpiece"] = option("unigram", topic="tokenizer")
+    """Kind of tokenizer: unigram and wordpiece for masked models, bpe (byte-level) for causal ones."""
+    lowercase: bool = False
+    """wordpiece: fold case and accents, as BERT's uncased models do."""
+    vocab_size: int = option(25000, metavar="N", bounds=(300, 1 << 20))
+    """Number of tokens, special tokens included."""
+    allow_smaller_vocab: bool = False
+    """Accept a smaller vocabulary if the sample does not support that many tokens; otherwise this is an error."""
+    sample_bytes: int = option(100 << 20, metavar="N", unit="MiB", bounds=(1, None))
+    """Approximate size of the sample: bytes of documents, chosen by the seed."""
+    seed: int = option(0, metavar="N", bounds=SEEDS)
+    """Seed of the sample, and of the shares of --mix."""
+    output: str = option(topic="output", metavar="DIR", affects_bytes=False)
+    """Folder for the tokenizer; AutoTokenizer loads it."""
+    push_to_hub: str | None = option(None, metavar="REPO", affects_bytes=False)
+    """Also commit the tokenizer to this model repository on the hub."""
+    overwrite: bool = option(False, affects_bytes=False)
+    """Replace the tokenizer in DIR."""
+    resume: bool = option(False, affects_bytes=False)
+    """Keep the tokenizer in DIR if it was made from the same input with the same options."""
+    console: ConsoleConfig = option(ConsoleConfig())
+
+    def __post_init__(self) -> None:
+        refuse_overwrite_and_resume(overwrite=self.overwrite, resume=self.resume)
+        if self.lowercase and self.model != "wordpiece":
+            raise UsageError(f"--lowercase: requires --model wordpiece; a {self.model} tokenizer keeps case")
+
+    def identity(self) -> dict[str, Any]:
+        """See `Options.identity`."""
+        values = super().identity()
+        # The sample is a share of the corpus's size, which for a table is an estimate that depends on its units.
+        if not self.input.dataset:
+            del values["unit_bytes"]
+        return values
