@@ -9,7 +9,7 @@ from typing import Any
 
 from beam_pipeline.dataset.records import feature_names
 from beam_pipeline.formats.base import DocumentFormat, Format, RowForm
-from beam_pipeline.options.verbs import PrepareConfig
+from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.support import filesystem
 from tokenmill_reader.format.manifest import output_format_of

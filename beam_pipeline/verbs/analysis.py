@@ -29,7 +29,7 @@ import numpy as np
 from beam_pipeline.dataset import lock
 from beam_pipeline.dataset.own_files import SAVED_MODEL_RECORD, own_saved_model
 from beam_pipeline.options.command_line import Parsed, parse
-from beam_pipeline.options.verbs import AnalyzeConfig
+from beam_pipeline.options.dataset_options import AnalyzeConfig
 from beam_pipeline.runners import beam_options
 from beam_pipeline.runners.run import run
 from beam_pipeline.support import filesystem

@@ -17,7 +17,7 @@ from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.dataset.output_place import refuse_overlap
 from beam_pipeline.engines.engine import make_engine
 from beam_pipeline.options.command_line import Parsed, parse
-from beam_pipeline.options.verbs import TrainTokenizerConfig
+from beam_pipeline.options.tokenizer_options import TrainTokenizerConfig
 from beam_pipeline.runners import launching
 from beam_pipeline.runners.launching import Launch
 from beam_pipeline.sources.plan import InputPlan
