@@ -1,4 +1,4 @@
-"""Description of a tokenizer for a run, read from its folder without transformers if that is exact."""
+"""Description of a tokenizer for a run, read from its folder."""
 
 from __future__ import annotations
 
@@ -37,8 +37,6 @@ class TokenizerDescription:
     """The content of the folder's files by name. They are copied to `OUT/tokenizer`."""
     notes: tuple[str, ...]
     """Messages for the user about how the tokenizer was read."""
-    converted_by: str | None
-    """The library that made `tokenizer.json` from other files, and its version; None if the folder contains it."""
     vocab_size: int
     """`len(tokenizer)`."""
     special_token_ids: Mapping[str, int | None]
@@ -107,8 +105,7 @@ def describe_tokenizer(path: str, pad_token: str | None = None) -> TokenizerDesc
 
 
 def _describe(path: str, pad_token: str | None) -> TokenizerDescription:
-    source = load_files(path)
-    files, notes = source.files, source.notes
+    files, notes = load_files(path)
     if pad_token is not None:
         files = _with_pad_token(files, pad_token, path)
     loaded = load_tokenizer(files[JSON].decode())
@@ -143,7 +140,6 @@ def _describe(path: str, pad_token: str | None) -> TokenizerDescription:
     return TokenizerDescription(
         files=files,
         notes=tuple(excerpt(note, MAX_MESSAGE) for note in notes),
-        converted_by=source.converted_by,
         vocab_size=vocab_size,
         special_token_ids=special,
         all_special_ids=tuple(sorted(marked | additional | (set(special.values()) - {None}))),
@@ -175,13 +171,11 @@ def _with_pad_token(files: Mapping[str, bytes], token: str, path: str) -> dict[s
         for name in (MAP, CONFIG)
         if name in files
     }
-    added = loaded.parsed["added_tokens"]
-    if all(entry["id"] != number for entry in added):
+    if all(entry["id"] != number for entry in loaded.parsed["added_tokens"]):
         flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-        added = sorted(
-            [*added, {"id": number, "content": token, **flags, "special": True}], key=itemgetter("id")
-        )
-        changed[JSON] = dump_with_model({**loaded.parsed, "added_tokens": added}, files[JSON])
+        entry = {"id": number, "content": token, **flags, "special": True}
+        added = sorted([*loaded.parts["added_tokens"], entry], key=itemgetter("id"))
+        changed[JSON] = dump_with_model({**loaded.parts, "added_tokens": added}, files[JSON])
     return {**files, **changed}
 
 

@@ -6,12 +6,11 @@ alphabet is given to the trainer. Unigram models are trained by SentencePiece, s
 
 from __future__ import annotations
 
-import tempfile
+import json
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from tokenizers import (
     AddedToken,
@@ -26,7 +25,10 @@ from tokenizers import (
 )
 
 from beam_pipeline.support.errors import DataError
+from beam_pipeline.tokenization.folder_files import CONFIG, JSON, MAP
 from beam_pipeline.tokenization.normalization import FOLD_SPACE
+from beam_pipeline.tokenization.tokenizer_classes import PLAIN_CLASS
+from beam_pipeline.tokenization.tokenizer_config import added_tokens_decoder
 from beam_pipeline.tokenization.unigram_pieces import ASCII, COVERAGE, too_small, train_pieces
 
 # `tokenizers`' trainers get texts in pieces of this many characters, since they use 100 bytes of memory per character.
@@ -36,6 +38,9 @@ _MAX_TEXT_CHARS = 1 << 16
 _MIN_FREQUENCY = 2
 
 _SUBWORD = "##"
+
+# What transformers writes as `model_max_length` of a tokenizer without a limit.
+_UNLIMITED = int(1e30)
 
 
 @dataclass(frozen=True)
@@ -51,17 +56,25 @@ class TrainedTokenizer:
 
     def files(self) -> dict[str, bytes]:
         """Returns the content of the folder's files by name."""
-        from transformers import PreTrainedTokenizerFast
-
-        fast = PreTrainedTokenizerFast(
-            tokenizer_object=self.tokenizer,
-            model_input_names=list(self.model_inputs),
-            clean_up_tokenization_spaces=False,
+        # As transformers 4.57 writes them; 5 reads that form, too.
+        config = {
+            "added_tokens_decoder": added_tokens_decoder(json.loads(self.tokenizer.to_str())),
+            "clean_up_tokenization_spaces": False,
+            "extra_special_tokens": {},
+            "model_input_names": self.model_inputs,
+            "model_max_length": _UNLIMITED,
+            "tokenizer_class": PLAIN_CLASS,
             **self.special_tokens,
-        )
-        with tempfile.TemporaryDirectory() as folder:
-            fast.save_pretrained(folder)
-            return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
+        }
+        return {
+            JSON: self.tokenizer.to_str(pretty=True).encode(),
+            CONFIG: _dump(config),
+            MAP: _dump(self.special_tokens),
+        }
+
+
+def _dump(value: Mapping) -> bytes:
+    return (json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
 def train(

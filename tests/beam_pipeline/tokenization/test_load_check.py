@@ -13,10 +13,8 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from beam_pipeline.dataset.manifest import read_manifest
 from beam_pipeline.support.errors import UsageError
 from beam_pipeline.tokenization import load_check
-from beam_pipeline.tokenization.conversion import converter
 from beam_pipeline.tokenization.description import describe_tokenizer
 from beam_pipeline.tokenization.load_check import check_copy
 from beam_pipeline.tokenization.training import train
@@ -92,7 +90,7 @@ def test_a_tokenizer_of_train_tokenizer_is_not_loaded_again(
     for name, data in {**trained.files(), "tokenmill.json": b"{}"}.items():
         (folder / name).write_bytes(data)
     described = describe_tokenizer(str(folder))
-    monkeypatch.setattr(load_check, "load_by_transformers", lambda folder: pytest.fail("loaded"))
+    monkeypatch.setattr(load_check, "_load", lambda folder: pytest.fail("loaded"))
     check_copy(described, str(folder))
     with pytest.raises(pytest.fail.Exception):
         check_copy(describe_tokenizer(str(save(tokenizer_config={**PLAIN, "key": 1}))), "other")
@@ -137,18 +135,3 @@ def test_a_pad_token_that_was_an_ordinary_token_becomes_an_added_one(save: Calla
     check_copy(described, str(folder))
     assert described.special_token_ids["pad"] in described.control_ids
     assert described.vocab_size == describe_tokenizer(str(folder)).vocab_size
-
-
-def test_the_release_that_converted_is_in_the_manifest_and_its_fingerprint(
-    save: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    folder = save("wordpiece", tokenizer_config={"tokenizer_class": "BertTokenizer", "do_lower_case": True})
-    (tmp_path / "docs.txt").write_text("one\n")
-    run = arguments(tmp_path / "docs.txt", folder, tmp_path / "out", "--max_length", "8")
-    prepare.main(run)
-    assert read_manifest(str(tmp_path / "out" / "train"))["tokenizer"]["converted_by"] == converter()
-    assert not defects(tmp_path / "out")
-    prepare.main([*run, "--resume"])
-    monkeypatch.setattr("beam_pipeline.tokenization.tokenizer_files.converter", lambda: "transformers 4.58.0")
-    with pytest.raises(UsageError, match="other"):
-        prepare.main([*run, "--resume"])

