@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from huggingface_hub import CommitOperationAdd, HfApi
-from huggingface_hub.utils import validate_repo_id
-
 from beam_pipeline.support.errors import DataError, UsageError
 from beam_pipeline.tokenization.folder_files import first_line
 
@@ -17,6 +14,8 @@ def check_repo(repo: str) -> None:
     Raises:
         UsageError: If the hub does not allow this name.
     """
+    from huggingface_hub.utils import validate_repo_id  # half a second to import, and hardly any run pushes
+
     try:
         validate_repo_id(repo)
     except ValueError as error:
@@ -34,6 +33,8 @@ def push(files: Mapping[str, bytes], repo: str, *, place: str) -> str:
     Raises:
         DataError: If the hub cannot be reached or refuses the commit. The files themselves are finished.
     """
+    from huggingface_hub import CommitOperationAdd, HfApi
+
     api = HfApi()
     try:
         created = api.create_repo(repo, exist_ok=True)
