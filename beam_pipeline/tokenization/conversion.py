@@ -13,24 +13,36 @@ from typing import Any
 
 from beam_pipeline.support.errors import UsageError
 from beam_pipeline.tokenization import sentencepiece_conversion as spm
-from beam_pipeline.tokenization.folder_files import first_line
+from beam_pipeline.tokenization.folder_files import dump_json, first_line
 from beam_pipeline.tokenization.template import template_processor
 from beam_pipeline.tokenization.tokenizer_classes import TokenizerClass
 from beam_pipeline.tokenization.tokenizer_config import additional_tokens, content
 
 VOCAB_TXT, VOCAB_JSON, MERGES = "vocab.txt", "vocab.json", "merges.txt"
 
+# A `tokenizer.json` without a model, in the order in which `tokenizers` writes it.
+_EMPTY = {
+    **{"version": "1.0", "truncation": None, "padding": None, "added_tokens": []},
+    **dict.fromkeys(("normalizer", "pre_tokenizer", "post_processor", "decoder")),
+}
+
+# T5 has 100 tokens that a config can request.
+_MAX_EXTRA_IDS = 10_000
+
 
 def convert(
     files: Mapping[str, bytes], config: Mapping[str, Any], tokenizer_class: TokenizerClass, path: str
-) -> dict:
-    """Makes the parsed `tokenizer.json` of a folder that has the vocabulary in other files.
+) -> tuple[bytes, dict]:
+    """Makes the `tokenizer.json` of a folder that has the vocabulary in other files.
 
     Args:
         files: The content of the folder's files by name.
         config: The folder's `tokenizer_config.json`.
         tokenizer_class: The class that the folder names. Its own tokens are not added yet.
         path: The folder, for messages.
+
+    Returns:
+        The content of the file, without post-processor, and the post-processor without ids.
 
     Raises:
         UsageError: If the class or its files cannot be converted.
@@ -45,13 +57,12 @@ def convert(
     source = _Source({**_defaults(tokenizer_class), **config}, files)
     try:
         parts = _CONVERTERS[name](source)
+        return dump_json({**_EMPTY, **parts, "post_processor": None}), parts["post_processor"]
     except Exception as error:  # the libraries raise exceptions of many types for damaged files
         raise UsageError(
             f"--tokenizer {path}: its files ({', '.join(sorted(files))}) cannot be converted as those of {name}: "
             f"{type(error).__name__}: {first_line(error)}"
         ) from error
-    empty = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None}
-    return {**empty, **parts}
 
 
 @dataclass(frozen=True)
@@ -68,8 +79,15 @@ class _Source:
         return default if value is None else bool(value)
 
     def token(self, role: str) -> str:
-        """Returns the special token with this role."""
-        return content(self.config[f"{role}_token"])
+        """Returns the special token with this role.
+
+        Raises:
+            ValueError: If there is none.
+        """
+        token = self.config.get(f"{role}_token")
+        if not token:
+            raise ValueError(f"no {role}_token")
+        return content(token)
 
     def lines(self, name: str) -> list[str]:
         """Returns the lines of a text file of the folder."""
@@ -140,6 +158,8 @@ def _sentencepiece(make: Callable[[spm.Model, _Source], dict]) -> Callable[[_Sou
 def _t5(model: spm.Model, source: _Source) -> dict:
     named = [token for token in additional_tokens(source.config) if token.startswith("<extra_id_")]
     extra = len(named) or source.config.get("extra_ids", 100)
+    if extra not in range(_MAX_EXTRA_IDS):
+        raise ValueError(f"extra_ids is {extra}")
     pieces = [*model.pieces, *((f"<extra_id_{number}>", 0.0) for number in reversed(range(extra)))]
     scheme = "always" if source.option("legacy", True) else "first"
     eos = (source.token("eos"),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import tempfile
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
@@ -106,6 +107,7 @@ def _check_copy(described: TokenizerDescription, loaded: LoadedTokenizer, path: 
 
 def _load(folder: Path) -> PreTrainedTokenizerBase:
     """Loads a folder with AutoTokenizer, which runs no code of it, and logs no warnings about it."""
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # that PyTorch is missing
     from transformers import AutoTokenizer
     from transformers.utils import logging
 

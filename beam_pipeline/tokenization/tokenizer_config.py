@@ -87,8 +87,8 @@ def with_tokens_as_text(config: Mapping) -> dict:
             changed[key] = list(map(content, value))
         elif isinstance(value, Mapping) and key in _LISTS:
             changed[key] = {name: content(token) for name, token in value.items()}
-        elif value is not None:
-            changed[key] = content(value)
+        elif key in config:
+            changed[key] = content(value) if value else None
     return changed
 
 

@@ -109,9 +109,8 @@ def _converted(
 ) -> tuple[dict[str, bytes], list[str]]:
     """Returns what `load_files` returns, for a folder without `tokenizer.json`."""
     _check_readable(files, tokenizer_class, path, is_code=is_code)
-    parts = convert(files, config, tokenizer_class, path)
-    post_processor = parts.pop("post_processor")
-    files = {**files, JSON: dump_json({**parts, "post_processor": None})}
+    data, post_processor = convert(files, config, tokenizer_class, path)
+    files = {**files, JSON: data}
     original = _load_json(files[JSON], path)
     resolved, notes = resolve(files, config, original, tokenizer_class, path, post_processor=post_processor)
     kept = {name for name in resolved if name in (JSON, CONFIG) or name.endswith(".jinja")}

@@ -10,6 +10,7 @@ import pytest
 from beam_pipeline.support.errors import UsageError
 from beam_pipeline.tokenization.description import describe_tokenizer
 from beam_pipeline.tokenization.load_check import check_copy
+from tests.beam_pipeline.tokenizer_folders import CONVERTED, write
 
 
 @pytest.mark.parametrize("name", ["PreTrainedTokenizerFast", "GPT2Tokenizer"])
@@ -87,3 +88,32 @@ def test_the_folders_own_files_are_preferred_to_paths_in_its_config(
     check_copy(described, str(folder))
     assert described.json.encode() == (folder / "tokenizer.json").read_bytes()
     assert str(other).encode() not in b"".join(described.files.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "reason"),
+    [
+        (
+            "t5",
+            {"tokenizer_config.json": {"tokenizer_class": "T5Tokenizer", "extra_ids": 10**9}},
+            "extra_ids is 1000",
+        ),
+        (
+            "bert",
+            {"tokenizer_config.json": {"tokenizer_class": "BertTokenizer", "sep_token": None}},
+            "no sep_token",
+        ),
+        (
+            "llama",
+            {"tokenizer.model": b"\x0a\x05\x0a\x03\xff\xfe\xfd"},
+            "cannot be converted as those of Llama",
+        ),
+        ("gpt2", {"merges.txt": "t h\nthe q\n"}, "cannot be loaded: "),
+        ("gpt2", {"vocab.json": "[1]"}, "cannot be loaded: "),
+    ],
+)
+def test_damaged_files_are_refused_in_one_line(name: str, change: dict, reason: str, tmp_path: Path):
+    folder = write({**CONVERTED[name](), **change}, tmp_path / "folder")
+    with pytest.raises(UsageError, match=reason) as caught:
+        describe_tokenizer(str(folder))
+    assert "\n" not in str(caught.value)
