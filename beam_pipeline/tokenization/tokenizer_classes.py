@@ -44,7 +44,7 @@ class TokenizerClass:
 _ALBERT = ("Albert", "RemBert")
 _BERT = ("Bert", "ConvBert", "DistilBert", "Electra", "LayoutLM", "MobileBert", "RoFormer", "SqueezeBert")
 _ROBERTA = ("Roberta", "Bart", "Barthez", "Camembert", "LED", "Longformer", "MBart", "Mvp", "XLMRoberta")
-_WITH_TOKEN_TYPES = {*_ALBERT, *_BERT, "BigBird", "Deberta", "DebertaV2", "FNet", "XLNet"} - {"DistilBert"}
+_WITH_TOKEN_TYPES = {*_ALBERT, *_BERT, "Deberta", "DebertaV2", "FNet", "XLNet"} - {"DistilBert"}
 
 _END = "<|endoftext|>"
 _ROLES: Mapping[tuple[str, ...], Mapping[str, str]] = {
@@ -83,7 +83,7 @@ _ROLES: Mapping[tuple[str, ...], Mapping[str, str]] = {
         "mask": "<mask>",
     },
 }
-_CLASSES = {
+KNOWN_CLASSES = {
     name: TokenizerClass(name, roles, is_known=True) for names, roles in _ROLES.items() for name in names
 }
 
@@ -94,7 +94,7 @@ _OF_MODELS = {
     **dict.fromkeys(("ernie", "megatron-bert"), "Bert"),
     "nystromformer": "Albert",
 }
-_BY_LETTERS = {name.lower(): name for name in _CLASSES}
+_BY_LETTERS = {name.lower(): name for name in KNOWN_CLASSES}
 
 # A class that uses `tokenizer.json` as it is.
 PLAIN = TokenizerClass(PLAIN_CLASS, is_known=True, is_plain=True)
@@ -115,10 +115,10 @@ def find_class(config: Mapping[str, Any], model_config: Mapping[str, Any]) -> To
         if name in PLAIN_CLASSES:
             return PLAIN
         short = name.removesuffix("Fast").removesuffix("Tokenizer")
-        return _CLASSES.get(short, TokenizerClass(name))
+        return KNOWN_CLASSES.get(short, TokenizerClass(name))
     model_type = model_config.get("model_type")
     if not isinstance(model_type, str):
         return None
     letters = model_type.lower().replace("-", "").replace("_", "")
     name = _OF_MODELS.get(model_type) or _BY_LETTERS.get(letters)
-    return None if name is None else _CLASSES[name]
+    return None if name is None else KNOWN_CLASSES[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import re
 import subprocess
@@ -20,6 +21,7 @@ from beam_pipeline.engines.engine import make_engine
 from beam_pipeline.support.errors import UsageError
 from beam_pipeline.tokenization.description import TokenizerDescription, describe_tokenizer
 from beam_pipeline.tokenization.load_check import check_copy
+from beam_pipeline.tokenization.tokenizer_classes import KNOWN_CLASSES
 from tests.beam_pipeline.tokenizer_folders import AS_IT_IS, CHANGED, CONVERTED, FOLDERS, TEXTS, write
 from tokenmill_reader.format.names import SPECIAL_NAMES
 
@@ -156,6 +158,18 @@ def test_a_vocabulary_is_converted_as_by_transformers_4(name: str, tmp_path: Pat
     assert {role: getattr(auto, f"{role}_token_id") for role in SPECIAL_NAMES} == described.special_token_ids
     config = json.loads(described.files["tokenizer_config.json"])
     assert config["model_input_names"] == list(auto.model_input_names)
+
+
+@pytest.mark.skipif(not _OF_VERSION_4, reason="the table is that of transformers 4")
+def test_the_table_of_classes_has_the_tokens_and_inputs_of_transformers_4():
+    for name, known in KNOWN_CLASSES.items():
+        fast = getattr(transformers, f"{name}TokenizerFast")
+        defaults = inspect.signature(fast if name != "MT5" else transformers.T5TokenizerFast).parameters
+        roles = {
+            role: defaults[f"{role}_token"].default for role in SPECIAL_NAMES if f"{role}_token" in defaults
+        }
+        assert known.roles == {role: token for role, token in roles.items() if token is not None}, name
+        assert known.has_token_types == ("token_type_ids" in fast.model_input_names), name
 
 
 def test_a_bos_token_that_no_file_names_is_an_error(tmp_path: Path):
