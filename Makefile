@@ -5,6 +5,7 @@
 # make test-wide WIDE=3/12  the wide tests only, and of them a twelfth
 # make fuzz CASES=1000  run `prepare` and `convert` with seeded faults and hostile input (make test runs a dozen cases)
 # make test-export      compare exported models in PyTorch and transformers 5 (in a separate environment)
+# make test-transformers  test tokenizers with transformers 4.57 and 5 (in separate environments)
 # make test-adapters    run the reader's adapters with PyTorch, Grain, JAX and datasets (in a separate environment)
 # make test-tpu-check   run the tests that need the TPU compiler: five minutes of a core (in a separate environment)
 # make compile-check CONFIG=… TOPOLOGY=v5e:2x4   compile a training step for a TPU, without one: does it fit, at what cost?
@@ -41,7 +42,7 @@ OPTIONS ?=
 WIDE ?= none
 PYTEST = -m pytest -n auto --dist loadfile --wide $(WIDE)
 
-.PHONY: setup demo test test-all test-wide test-pipeline test-trainer fuzz test-export test-adapters test-tpu-check test-engines setup-engines-quick test-engines-quick test-jobset test-images test-cloud-build compile-check kernels docs docs-options lint lock clean
+.PHONY: setup demo test test-all test-wide test-pipeline test-trainer fuzz test-export test-transformers test-adapters test-tpu-check test-engines setup-engines-quick test-engines-quick test-jobset test-images test-cloud-build compile-check kernels docs docs-options lint lock clean
 
 setup: .venv/.ready trainer/.venv/.ready
 
@@ -113,6 +114,22 @@ trainer/.venv-export/.ready: $(UV) trainer/requirements-export.lock
 
 test-export: setup trainer/.venv-export/.ready
 	PIPELINE_PYTHON=$(PIPELINE) TRAINER_PYTHON=$(TRAINER) PYTHONPATH=trainer:reader $(EXPORT) -m pytest tests/tpu_trainer_export
+
+# The pipeline's locked environment with other releases of transformers.
+TRANSFORMERS := 4.57.6 5.24.0
+
+.venv-transformers/%/.ready: $(UV) requirements-dev.lock setup.py
+	$(UV) venv --quiet --allow-existing --python $(PIPELINE) $(@D)
+	$(UV) pip install --quiet --python $(@D)/bin/python --require-hashes -r requirements-dev.lock
+	$(UV) pip install --quiet --python $(@D)/bin/python transformers==$*
+	$(UV) pip install --quiet --python $(@D)/bin/python --no-deps -e . -e reader
+	@touch $@
+
+test-transformers: $(TRANSFORMERS:%=.venv-transformers/%/.ready)
+	for release in $(TRANSFORMERS); do \
+	  .venv-transformers/$$release/bin/python -m pytest tests/beam_pipeline/tokenization tests/beam_pipeline/engines \
+	    tests/beam_pipeline/verbs/test_train_tokenizer.py || exit 1; \
+	done
 
 # Checks the hashes in the lock, but does not require any: PyPI's build of torch brings CUDA packages, which it does not have.
 reader/.venv-adapters/.ready: $(UV) reader/requirements-adapters.lock reader/pyproject.toml
@@ -219,4 +236,4 @@ lock: $(UV)
 	  requirements-export.in -o requirements-export.lock
 
 clean:
-	rm -rf .venv .venv-docs build trainer/.venv trainer/.venv-export trainer/.venv-tpu-check reader/.venv-adapters .engines demo-output
+	rm -rf .venv .venv-docs .venv-transformers build trainer/.venv trainer/.venv-export trainer/.venv-tpu-check reader/.venv-adapters .engines demo-output

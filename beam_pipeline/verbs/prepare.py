@@ -92,7 +92,6 @@ class _CheckedRun:
                 "special_token_ids": {**tokenizer.special_token_ids, "pad": self.pad_id},
                 "all_special_ids": list(tokenizer.all_special_ids),
                 "control_ids": sorted(tokenizer.control_ids),
-                **({"converted_by": tokenizer.converted_by} if tokenizer.converted_by else {}),
                 "files": files,
             },
         }

@@ -199,7 +199,7 @@ def _describe(config: TrainTokenizerConfig, planned: InputPlan) -> dict:
         "inputs": planned.describe_files(),
         "versions": {
             "tokenmill": __version__,
-            **{name: version(name) for name in ("tokenizers", "sentencepiece", "transformers")},
+            **{name: version(name) for name in ("tokenizers", "sentencepiece")},
         },
     }
 
