@@ -22,7 +22,7 @@ from tokenmill_reader.console import streams
 from tokenmill_reader.console.logs import log_to_stderr
 from tokenmill_reader.console.spelling import suggestion
 
-_USE_BEAM = ("prepare", "train-tokenizer", "convert", "analyze")
+_USE_BEAM = ("prepare", "train-tokenizer", "convert", "analyze", "follow")
 # The verbs whose modules have other names. A module is imported only if its verb is used, since most import Beam.
 _MODULES = {"train-tokenizer": "train_tokenizer", "inspect": "inspection", "analyze": "analysis"}
 
@@ -73,6 +73,9 @@ def run(verb: str, argv: Sequence[str]) -> int:
         The exit status: 0 for success, 1 for bad data, 2 for wrong usage.
     """
     collect_garbage_rarely()
+    os.environ.setdefault(
+        "TRANSFORMERS_NO_ADVISORY_WARNINGS", "1"
+    )  # to install PyTorch, which no tokenizer needs
     log_to_stderr("beam_pipeline")
     with _terminated_by_exception():
         return _run(verb, argv)
@@ -110,8 +113,8 @@ def _run(verb: str, argv: Sequence[str]) -> int:
         if "-h" in argv or "--help" in argv:
             parser_of(VERBS[verb]).print_help()
         else:
-            if verb in _USE_BEAM and not any(word.startswith("--runner") for word in argv):
-                import_beam()
+            if verb in _USE_BEAM:
+                import_beam(lean=not any(word.startswith("--runner") for word in argv))
             importlib.import_module(f"beam_pipeline.verbs.{_MODULES.get(verb, verb)}").main(argv)
     except UsageError as error:
         _log.error("%s: %s", verb, error)

@@ -7,7 +7,7 @@
 
 # Must equal the lock's version of apache-beam: the SDK's boot binary has to match.
 ARG BEAM=2.77.0
-# The release in Google's samples. It contains a single binary, which does not depend on Python packages.
+# The release in Google's samples. It contains a single binary, which does not depend on Python or its packages.
 ARG LAUNCHER=20230622_RC00
 
 FROM gcr.io/dataflow-templates-base/python311-template-launcher-base:${LAUNCHER} AS launcher
@@ -30,7 +30,7 @@ RUN pip install --no-cache-dir --require-hashes --no-deps --requirement /opt/tok
 FROM packages AS wheel
 # Beam's image has a compiler; this makes sure.
 RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev
-COPY setup.py pyproject.toml README.md /source/
+COPY pyproject.toml README.md LICENSE /source/
 COPY beam_pipeline /source/beam_pipeline
 COPY reader /source/reader
 RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheel /source /source/reader

@@ -15,6 +15,7 @@ from apache_beam.options.pipeline_options import (
 )
 from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 
+from beam_pipeline.support import extras
 from beam_pipeline.support.errors import UsageError
 from tokenmill_reader.console.spelling import suggestion
 
@@ -59,7 +60,8 @@ def parse(argv: Sequence[str], flags: Sequence[str] = ()) -> PipelineOptions:
         flags: The verb's own flags, one of which the user may have misspelt.
 
     Raises:
-        UsageError: If neither this program nor Beam knows an option, nor the job service of a runner.
+        UsageError: If neither this program nor Beam knows an option, nor the job service of a runner, or the packages
+            for Dataflow are not installed.
     """
     stray = [
         word
@@ -79,6 +81,8 @@ def parse(argv: Sequence[str], flags: Sequence[str] = ()) -> PipelineOptions:
             f"unknown option {', '.join(unknown)}: neither this verb nor Beam has it"
             f"{suggestion(unknown[0], flags)}; see --help"
         )
+    if runs_on_dataflow(options):
+        extras.require("gcp", f"--runner {options.view_as(StandardOptions).runner}")
     return options
 
 

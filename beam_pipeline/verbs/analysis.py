@@ -32,7 +32,7 @@ from beam_pipeline.options.option_fields import parse
 from beam_pipeline.options.verbs import AnalyzeConfig
 from beam_pipeline.runners import beam_options
 from beam_pipeline.runners.run import run
-from beam_pipeline.support import filesystem
+from beam_pipeline.support import extras, filesystem
 from beam_pipeline.views.reading import FinishedSplit, open_dataset
 from tokenmill_reader.format.manifest import describe_file
 from tokenmill_reader.format.names import TRANSFORM_FN
@@ -47,9 +47,11 @@ def main(argv: Sequence[str]) -> None:
     """Runs the verb with these arguments.
 
     Raises:
+        UsageError: If tensorflow-transform is not installed.
         DataError: If the folder is not a finished dataset.
     """
     config, _ = parse(AnalyzeConfig, argv)
+    extras.require("analyze")
     dataset = filesystem.absolute(config.dataset)
     with lock.hold_dataset(dataset, verb="analyze"):
         for line in analyze(dataset):
