@@ -6,6 +6,7 @@
 # In each, the pipeline trains a tokenizer and prepares and verifies a dataset, and the reader reads it; all versions must
 # write the same bytes. Another environment installs the pipeline from its sdist, and one trains a few steps.
 set -euo pipefail
+shopt -s inherit_errexit
 
 dist=$(cd "${1:?usage: .ci/check_distributions.sh FOLDER}" && pwd)
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -25,12 +26,16 @@ size() { # ENVIRONMENT: megabytes of its packages
   du -sm "$1"/lib/python*/site-packages | cut -f 1
 }
 
+quietly() { # COMMAND…: shows what it prints if it fails
+  "$@" > log 2>&1 || { cat log >&2; return 1; }
+}
+
 prepare() { # ENVIRONMENT FOLDER: uses the pipeline and the reader; prints the checksum of all rows' files
   local bin="$work/$1/bin"
-  "$bin/tokenmill" train-tokenizer --input corpus.md --model bpe --vocab_size 1000 --output "$2/tokenizer" > "$2.log"
-  "$bin/tokenmill" prepare --input corpus.md --tokenizer "$2/tokenizer" --splits train=0.9,validation=0.1 \
-    --max_length 64 --output "$2/dataset" >> "$2.log"
-  "$bin/tokenmill" verify "$2/dataset" >> "$2.log"
+  quietly "$bin/tokenmill" train-tokenizer --input corpus.md --model bpe --vocab_size 1000 --output "$2/tokenizer"
+  quietly "$bin/tokenmill" prepare --input corpus.md --tokenizer "$2/tokenizer" --splits train=0.9,validation=0.1 \
+    --max_length 64 --output "$2/dataset"
+  quietly "$bin/tokenmill" verify "$2/dataset"
   "$bin/python" - "$2/dataset/train" << 'PYTHON'
 import importlib.util, sys
 from beam_pipeline.native.library import rows_library
@@ -60,6 +65,6 @@ echo "sdist: the same bytes"
 rm -rf env-sdist
 
 install env-trainer "$trainer_version" "$dist"/tokenmill_trainer-*.whl "$dist"/tokenmill_reader-*.whl
-env-trainer/bin/tokenmill-trainer fit --config "$root/trainer/configs/tiny-mlm.yaml" --train.steps 4 \
-  --schedule.warmup_steps 1 --data.train "${versions[0]}/dataset/train" --output_dir run > fit.log
+quietly env-trainer/bin/tokenmill-trainer fit --config "$root/trainer/configs/tiny-mlm.yaml" --train.steps 4 \
+  --schedule.warmup_steps 1 --data.train "${versions[0]}/dataset/train" --output_dir run
 echo "trainer, Python $trainer_version: $(size env-trainer) MB; trained 4 steps"
