@@ -12,7 +12,7 @@ ARG LAUNCHER=20230622_RC00
 
 FROM gcr.io/dataflow-templates-base/python311-template-launcher-base:${LAUNCHER} AS launcher
 
-FROM apache/beam_python3.11_sdk:${BEAM} AS packages
+FROM apache/beam_python3.12_sdk:${BEAM} AS packages
 
 # For the launcher: the first process of a container would ignore a SIGTERM that arrives before it has a handler for it.
 RUN apt-get update && apt-get install --yes --no-install-recommends tini && rm -rf /var/lib/apt/lists/*
