@@ -39,14 +39,20 @@ def format_for(config: PrepareConfig, vocab_size: int) -> Format:
 
 
 def format_of(manifest: Mapping[str, Any]) -> Format:
-    """Returns the format of a split's shards."""
+    """Returns the format of a split's shards.
+
+    Raises:
+        UsageError: If a package that it needs is not installed.
+    """
     form = RowForm(
         max_length=manifest["max_length"],
         vocab_size=manifest["tokenizer"]["vocab_size"],
         features=tuple(manifest["features"]),
         ids_column=manifest.get("ids_column", "input_ids"),
     )
-    return format_class(output_format_of(manifest), of_documents=form.max_length is None)(form)
+    chosen = format_class(output_format_of(manifest), of_documents=form.max_length is None)
+    chosen.check_packages()
+    return chosen(form)
 
 
 def read_documents(

@@ -26,7 +26,7 @@ from beam_pipeline.sources.plan import InputPlan
 from beam_pipeline.sources.units import write_plan
 from beam_pipeline.steps import graph
 from beam_pipeline.steps.job import Job
-from beam_pipeline.support import filesystem, memory
+from beam_pipeline.support import extras, filesystem, memory
 from beam_pipeline.support.console import print_document
 from beam_pipeline.support.errors import UsageError
 from beam_pipeline.tokenization.description import TokenizerDescription, describe_tokenizer
@@ -147,9 +147,11 @@ def _check(config: PrepareConfig, launch: Launch) -> _CheckedRun:
     """Reads the tokenizer and plans the input.
 
     Raises:
-        UsageError: If they contradict the options, the format of the output needs a package that is not installed, or
-            the run needs more memory than is available.
+        UsageError: If they contradict the options, an option needs a package that is not installed, or the run needs
+            more memory than is available.
     """
+    if config.analyze:
+        extras.require("analyze", "--analyze")
     format_class(config.output_format, of_documents=config.packing == "none").check_packages()
     tokenizer = describe_tokenizer(config.tokenizer, config.pad_token)
     if tokenizer.vocab_size > MOST_IDS:
