@@ -5,6 +5,7 @@
 # make test-wide WIDE=3/12  the wide tests only, and of them a twelfth
 # make fuzz CASES=1000  run `prepare` and `convert` with seeded faults and hostile input (make test runs a dozen cases)
 # make test-export      compare exported models in PyTorch and transformers 5 (in a separate environment)
+# make test-transformers  test tokenizers with transformers 4.57 and 5 (in separate environments)
 # make test-adapters    run the reader's adapters with PyTorch, Grain, JAX and datasets (in a separate environment)
 # make test-tpu-check   run the tests that need the TPU compiler: five minutes of a core (in a separate environment)
 # make compile-check CONFIG=… TOPOLOGY=v5e:2x4   compile a training step for a TPU, without one: does it fit, at what cost?
@@ -14,14 +15,20 @@
 # make test-images      build the images of deploy/ and run them; needs root, Go, buildah and debootstrap
 # make test-cloud-build run Cloud Build's files from a tag to a model in a sandbox; needs the above, Java 11 or 17, and Maven
 # make lint             run CI's linters, and build the docs
+# make release          build the distributions that an index takes into dist/, check them, and try them with each Python
+# make test-wheels      install what is in dist/ into empty environments of Python 3.10 to 3.13, and use it
+# make build-wheels     build the pipeline's wheel from dist/ into wheels/, as an index takes it, in a container on Linux
 # make docs             build the site of the docs into build/site and check its links (in a separate environment)
 # make docs-options     generate docs/options.md and docs/trainer-options.md from the declarations of the options
 # make lock             upgrade the locked dependencies of all environments
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# The first that runs: a version that pyenv has, but has not selected, does not.
+PYTHON ?= $(shell for python in python3.12 python3.13 python3.11 python3; do $$python -c '' 2> /dev/null && echo $$python && break; done)
 UV_VERSION := 0.13.8
 INPUT ?=
 OUTPUT ?= demo-output
+# The repository's address in what `make release` builds. Its default is the placeholder of the sources.
+REPOSITORY ?= https://github.com/OWNER/tokenmill
 CASES ?= 1000
 SEED ?= 0
 
@@ -34,6 +41,7 @@ ADAPTERS := reader/.venv-adapters/bin/python
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 TPU_CHECK := trainer/.venv-tpu-check/bin/python
 DOCS := .venv-docs/bin/python
+RELEASE := .venv-release/bin/python
 CONFIG ?= trainer/configs/tiny-mlm.yaml
 TOPOLOGY ?= v5e:2x4
 OPTIONS ?=
@@ -41,19 +49,21 @@ OPTIONS ?=
 WIDE ?= none
 PYTEST = -m pytest -n auto --dist loadfile --wide $(WIDE)
 
-.PHONY: setup demo test test-all test-wide test-pipeline test-trainer fuzz test-export test-adapters test-tpu-check test-engines setup-engines-quick test-engines-quick test-jobset test-images test-cloud-build compile-check kernels docs docs-options lint lock clean
+.PHONY: setup demo test test-all test-wide test-pipeline test-trainer fuzz test-export test-transformers test-adapters test-tpu-check test-engines setup-engines-quick test-engines-quick test-jobset test-images test-cloud-build compile-check kernels release test-wheels build-wheels docs docs-options lint lock clean
 
 setup: .venv/.ready trainer/.venv/.ready
 
 $(UV):
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \
-	  || { echo "tokenmill: the locked environments need Python 3.11; set it with: make PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
+	  || { echo "tokenmill: the locked environments need Python 3.11, 3.12 or 3.13; set it with: make PYTHON=/path/to/python3.12"; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(PIPELINE) -m pip install --quiet uv==$(UV_VERSION)
 
-# A change to a lock or to the metadata reinstalls the environment from the lock.
-.venv/.ready: $(UV) requirements-dev.lock setup.py beam_pipeline/native/rows.c reader/pyproject.toml
+# A change to a lock or to the metadata reinstalls the environment from the lock. Compiled code of an earlier version, or for another
+# Python, must not stay.
+.venv/.ready: $(UV) requirements-dev.lock pyproject.toml beam_pipeline/native/rows.c reader/pyproject.toml
 	$(UV) pip install --quiet --python $(PIPELINE) --require-hashes -r requirements-dev.lock
+	rm -f beam_pipeline/native/_rows.*
 	$(UV) pip install --quiet --python $(PIPELINE) --no-deps -e . -e reader
 	@touch $@
 
@@ -113,6 +123,22 @@ trainer/.venv-export/.ready: $(UV) trainer/requirements-export.lock
 
 test-export: setup trainer/.venv-export/.ready
 	PIPELINE_PYTHON=$(PIPELINE) TRAINER_PYTHON=$(TRAINER) PYTHONPATH=trainer:reader $(EXPORT) -m pytest tests/tpu_trainer_export
+
+# The pipeline's locked environment with other releases of transformers.
+TRANSFORMERS := 4.57.6 5.24.0
+
+.venv-transformers/%/.ready: $(UV) requirements-dev.lock setup.py
+	$(UV) venv --quiet --allow-existing --python $(PIPELINE) $(@D)
+	$(UV) pip install --quiet --python $(@D)/bin/python --require-hashes -r requirements-dev.lock
+	$(UV) pip install --quiet --python $(@D)/bin/python transformers==$*
+	$(UV) pip install --quiet --python $(@D)/bin/python --no-deps -e . -e reader
+	@touch $@
+
+test-transformers: $(TRANSFORMERS:%=.venv-transformers/%/.ready)
+	for release in $(TRANSFORMERS); do \
+	  .venv-transformers/$$release/bin/python -m pytest tests/beam_pipeline/tokenization tests/beam_pipeline/engines \
+	    tests/beam_pipeline/verbs/test_train_tokenizer.py || exit 1; \
+	done
 
 # Checks the hashes in the lock, but does not require any: PyPI's build of torch brings CUDA packages, which it does not have.
 reader/.venv-adapters/.ready: $(UV) reader/requirements-adapters.lock reader/pyproject.toml
@@ -179,6 +205,30 @@ kernels: trainer/.venv-tpu-check/.ready
 	$(UV) pip install --quiet --python $(DOCS) --require-hashes -r requirements-docs.lock
 	@touch $@
 
+.venv-release/.ready: $(UV) requirements-release.lock
+	$(UV) venv --quiet --allow-existing --python $(PIPELINE) .venv-release
+	$(UV) pip install --quiet --python $(RELEASE) --require-hashes -r requirements-release.lock
+	@touch $@
+
+# For auditwheel and the scripts.
+release test-wheels: export PATH := $(CURDIR)/.venv-release/bin:$(CURDIR)/.venv/bin:$(PATH)
+
+release: .venv-release/.ready
+	rm -rf dist
+	$(RELEASE) .ci/build_distributions.py dist --repository $(REPOSITORY)
+	$(RELEASE) -m twine check --strict dist/*
+	$(MAKE) test-wheels
+
+# uv downloads a Python that is not in PATH. With pyenv: PYENV_VERSION=3.10:3.11:3.12:3.13 make test-wheels
+test-wheels: $(UV)
+	.ci/check_distributions.sh dist
+
+# A wheel without compiled code would be an error here, though it could be used.
+build-wheels: .venv-release/.ready
+	rm -rf wheels
+	$(RELEASE) -m cibuildwheel --output-dir wheels dist/tokenmill-*.tar.gz
+	for wheel in wheels/*.whl; do $(RELEASE) -m zipfile --list $$wheel | grep native/_rows.abi3 || exit 1; done
+
 docs: .venv-docs/.ready
 	NO_MKDOCS_2_WARNING=1 $(DOCS) -m mkdocs build
 
@@ -194,29 +244,32 @@ lint: setup docs
 	cd reader && ../.venv/bin/lint-imports --no-cache --no-logo
 	@! grep -rnE --exclude-dir='.venv*' --exclude-dir=.engines --exclude-dir=.git '^(<{7}|>{7}) ' .  # merge conflict markers
 
-LOCK := pip compile --quiet --generate-hashes --python-version 3.11 --custom-compile-command "make lock" \
-  --no-emit-index-url --no-emit-package tokenmill-reader --upgrade
-TPU_VM := --python-platform x86_64-manylinux_2_31
+LOCK := pip compile --quiet --generate-hashes --custom-compile-command "make lock" --no-emit-index-url \
+  --no-emit-package tokenmill-reader --upgrade
+# The environments of `make` have the same versions with each Python. Those of images are for the image's Python and for Linux.
+ANY_PYTHON := --universal --fork-strategy fewest --python-version 3.11
+IMAGE := --python-version 3.12 --python-platform x86_64-manylinux_2_31
 
 # The reader is on no index: uv finds it in its folder, and the locks leave it out.
 # Not a single uv.lock: its overrides apply to all environments, but only the TPU environment excludes `tensorflow`.
 lock: $(UV)
-	echo ./reader | $(UV) $(LOCK) setup.py - --extra arrayrecord -o requirements.lock
-	echo ./reader | $(UV) $(LOCK) setup.py - --extra arrayrecord --extra dev -c requirements.lock -o requirements-dev.lock
-	$(UV) $(LOCK) requirements-docs.in -o requirements-docs.lock
-	$(UV) --directory trainer $(LOCK) pyproject.toml --extra launch -o requirements.lock
-	$(UV) --directory trainer $(LOCK) pyproject.toml --extra dev -c requirements.lock -o requirements-dev.lock
-	$(UV) --directory trainer $(LOCK) pyproject.toml --extra dev --extra tpu-check -c requirements-dev.lock -o requirements-tpu-check.lock
-	$(UV) --directory trainer $(LOCK) $(TPU_VM) --override no-tensorflow.txt pyproject.toml --extra launch requirements-tpu.in -c requirements.lock -o requirements-tpu.lock
+	echo ./reader | $(UV) $(LOCK) $(ANY_PYTHON) pyproject.toml - --extra dev -o requirements-dev.lock
+	echo ./reader | $(UV) $(LOCK) $(IMAGE) pyproject.toml - --extra all -c requirements-dev.lock -o requirements.lock
+	$(UV) $(LOCK) $(ANY_PYTHON) requirements-docs.in -o requirements-docs.lock
+	$(UV) $(LOCK) $(ANY_PYTHON) requirements-release.in -o requirements-release.lock
+	$(UV) --directory trainer $(LOCK) $(ANY_PYTHON) pyproject.toml --extra dev -o requirements-dev.lock
+	$(UV) --directory trainer $(LOCK) $(IMAGE) pyproject.toml --extra launch -c requirements-dev.lock -o requirements.lock
+	$(UV) --directory trainer $(LOCK) $(ANY_PYTHON) pyproject.toml --extra dev --extra tpu-check -c requirements-dev.lock -o requirements-tpu-check.lock
+	$(UV) --directory trainer $(LOCK) $(IMAGE) --override no-tensorflow.txt pyproject.toml --extra launch requirements-tpu.in -c requirements.lock -o requirements-tpu.lock
 	# The JAX of the tests.
-	$(UV) --directory trainer $(LOCK) $(TPU_VM) pyproject.toml --extra launch --extra pjrt requirements-pjrt.in -c requirements-dev.lock -o requirements-pjrt.lock
-	$(UV) --directory trainer $(LOCK) $(TPU_VM) pyproject.toml --extra gpu --extra launch -c requirements.lock -o requirements-gpu.lock
+	$(UV) --directory trainer $(LOCK) $(IMAGE) pyproject.toml --extra launch --extra pjrt requirements-pjrt.in -c requirements-dev.lock -o requirements-pjrt.lock
+	$(UV) --directory trainer $(LOCK) $(IMAGE) pyproject.toml --extra gpu --extra launch -c requirements.lock -o requirements-gpu.lock
 	# Resolved for macOS, where torch needs no CUDA packages; the other packages are the same on Linux.
-	MACOSX_DEPLOYMENT_TARGET=14.0 $(UV) --directory reader $(LOCK) --python-platform aarch64-apple-darwin \
+	MACOSX_DEPLOYMENT_TARGET=14.0 $(UV) --directory reader $(LOCK) --python-version 3.11 --python-platform aarch64-apple-darwin \
 	  requirements-adapters.in -o requirements-adapters.lock
 	# No hashes, because torch's files differ.
-	MACOSX_DEPLOYMENT_TARGET=14.0 $(UV) --directory trainer $(LOCK) --no-generate-hashes --python-platform aarch64-apple-darwin \
-	  requirements-export.in -o requirements-export.lock
+	MACOSX_DEPLOYMENT_TARGET=14.0 $(UV) --directory trainer $(LOCK) --python-version 3.11 --no-generate-hashes \
+	  --python-platform aarch64-apple-darwin requirements-export.in -o requirements-export.lock
 
 clean:
-	rm -rf .venv .venv-docs build trainer/.venv trainer/.venv-export trainer/.venv-tpu-check reader/.venv-adapters .engines demo-output
+	rm -rf .venv .venv-docs .venv-transformers .venv-release build dist wheels trainer/.venv trainer/.venv-export trainer/.venv-tpu-check reader/.venv-adapters .engines demo-output

@@ -23,12 +23,12 @@ from tokenmill_reader.console.interrupts import prompt_interrupts
 from tokenmill_reader.console.logs import log_to_stderr
 from tokenmill_reader.console.spelling import suggestion, underscored
 
-_USE_BEAM = ("prepare", "train-tokenizer", "convert", "analyze")
+_USE_BEAM = ("prepare", "train-tokenizer", "convert", "analyze", "follow")
 # The verbs whose modules have other names. A module is imported only if its verb is used, since most import Beam.
 _MODULES = {"train-tokenizer": "train_tokenizer", "inspect": "inspection", "analyze": "analysis"}
 
 # The verbs whose result is what they print. The others write into a folder, and print only a summary.
-_SHOW = ("verify", "inspect", "completion")
+_SHOW = ("verify", "inspect", "browse", "completion")
 _SHOWN = {"--estimate", "--json", "--print_config", "-h", "--help"}
 
 _log = logging.getLogger("beam_pipeline")
@@ -75,6 +75,9 @@ def run(verb: str, argv: Sequence[str]) -> int:
         The exit status: 0 for success, 1 for bad data, 2 for wrong usage.
     """
     collect_garbage_rarely()
+    os.environ.setdefault(
+        "TRANSFORMERS_NO_ADVISORY_WARNINGS", "1"
+    )  # to install PyTorch, which no tokenizer needs
     log_to_stderr("beam_pipeline")
     with prompt_interrupts(verb), _terminated_by_exception():
         return _run(verb, argv)
@@ -117,8 +120,8 @@ def _run(verb: str, argv: Sequence[str]) -> int:
             parsed = parse(VERBS[verb], argv)  # before the imports of the verb, which take seconds
             if verb != "completion" and parsed.config.console.quiet:
                 log_to_stderr("beam_pipeline", quiet=True)
-            if verb in _USE_BEAM and not any(word.startswith("--runner") for word in parsed.beam_args):
-                import_beam()
+            if verb in _USE_BEAM:
+                import_beam(lean=not any(word.startswith("--runner") for word in parsed.beam_args))
             importlib.import_module(f"beam_pipeline.verbs.{_MODULES.get(verb, verb)}").main(parsed)
     except UsageError as error:
         _log.error("%s: %s", verb, error)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from beam_pipeline.options.command_line import parser_of
 from beam_pipeline.options.option_fields import Option, options_of
-from beam_pipeline.options.verbs import PrepareConfig
+from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.support.errors import UsageError
 from tokenmill_reader.console import streams
 from tokenmill_reader.console.logs import log_to_stderr

@@ -7,12 +7,12 @@
 
 # Must equal the lock's version of apache-beam: the SDK's boot binary has to match.
 ARG BEAM=2.77.0
-# The release in Google's samples. It contains a single binary, which does not depend on Python packages.
+# The release in Google's samples. It contains a single binary, which does not depend on Python or its packages.
 ARG LAUNCHER=20230622_RC00
 
 FROM gcr.io/dataflow-templates-base/python311-template-launcher-base:${LAUNCHER} AS launcher
 
-FROM apache/beam_python3.11_sdk:${BEAM} AS packages
+FROM apache/beam_python3.12_sdk:${BEAM} AS packages
 
 # For the launcher: the first process of a container would ignore a SIGTERM that arrives before it has a handler for it.
 RUN apt-get update && apt-get install --yes --no-install-recommends tini && rm -rf /var/lib/apt/lists/*
@@ -30,7 +30,7 @@ RUN pip install --no-cache-dir --require-hashes --no-deps --requirement /opt/tok
 FROM packages AS wheel
 # Beam's image has a compiler; this makes sure.
 RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev
-COPY setup.py pyproject.toml README.md /source/
+COPY pyproject.toml README.md LICENSE /source/
 COPY beam_pipeline /source/beam_pipeline
 COPY tokenmill /source/tokenmill
 COPY reader /source/reader

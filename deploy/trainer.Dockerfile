@@ -5,14 +5,14 @@
 #
 # All packages are installed from the locks. A build without --target gives the last stage: the CPU image.
 
-ARG PYTHON=python:3.11-slim-bookworm
+ARG PYTHON=python:3.12-slim-bookworm
 
 FROM ${PYTHON} AS builder
 RUN pip install --no-cache-dir uv==0.13.8 && python -m venv --without-pip /venv
 # Compile bytecode once, not at each start.
 ENV VIRTUAL_ENV=/venv UV_COMPILE_BYTECODE=1 UV_NO_CACHE=1
 # 0.4 GB for building custom operations: TensorFlow's headers, and libclang.
-ENV UNUSED="/venv/lib/python3.11/site-packages/tensorflow/include /venv/lib/python3.11/site-packages/clang"
+ENV UNUSED="/venv/lib/python3.12/site-packages/tensorflow/include /venv/lib/python3.12/site-packages/clang"
 WORKDIR /build
 
 FROM builder AS tpu-packages

@@ -8,7 +8,7 @@ from typing import Any
 
 from beam_pipeline.options.input_options import NOT_IN_ALL_MANIFESTS, InputConfig, parse_encoding
 from beam_pipeline.options.option_fields import Option, options_of
-from beam_pipeline.options.verbs import PrepareConfig
+from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.rows.routing import ShardLayout
 from beam_pipeline.support.errors import UsageError
 from tokenmill_reader.format.json_form import COUNT, NUMBER, Optional, Share, mismatches

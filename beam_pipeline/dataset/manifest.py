@@ -145,24 +145,25 @@ def layout_of(manifest: Mapping[str, Any]) -> ShardLayout:
 
 
 def schema_pbtxt(features: tuple[str, ...], max_length: int | None, vocab_size: int) -> bytes:
-    """Returns a tensorflow_metadata schema of the records. Each feature is an int64 of a fixed shape.
+    """Returns a tensorflow_metadata schema of the records, as text. Each feature is an int64 of a fixed shape.
 
     Without `max_length`, the records are documents of at least one token.
     """
-    from google.protobuf import text_format
-    from tensorflow_metadata.proto.v0 import schema_pb2
-
     largest = {"input_ids": vocab_size - 1, "attention_mask": 1}
     if max_length is not None:
         largest |= {"segment_ids": max_length, "position_ids": max_length - 1}
-    schema = schema_pb2.Schema()
-    for name in features:
-        feature = schema.feature.add(name=name, type=schema_pb2.INT)
-        feature.presence.min_fraction = 1.0
-        if max_length is None:
-            feature.value_count.min = 1
-        else:
-            feature.shape.dim.add(size=max_length)
-        feature.int_domain.min = 0
-        feature.int_domain.max = largest[name]
-    return text_format.MessageToString(schema).encode()
+    # Fields in the order of their numbers, as protobuf writes them.
+    documents = ("  value_count {", "    min: 1", "  }") if max_length is None else ()
+    rows = (
+        () if max_length is None else ("  shape {", "    dim {", f"      size: {max_length}", "    }", "  }")
+    )
+    lines = [
+        line
+        for name in features
+        for line in (
+            *("feature {", f'  name: "{name}"', *documents, "  type: INT"),
+            *("  int_domain {", "    min: 0", f"    max: {largest[name]}", "  }"),
+            *("  presence {", "    min_fraction: 1.0", "  }", *rows, "}"),
+        )
+    ]
+    return "".join(f"{line}\n" for line in lines).encode()

@@ -33,7 +33,7 @@ class ArrayRecord(RowFormat):
     """Rows as ArrayRecord files of `tf.Example` records."""
 
     name = "arrayrecord"
-    packages = {"array_record": "array_record"}  # noqa: RUF012
+    extra = "arrayrecord"
 
     @cached_property
     def _tfrecord(self) -> TFRecord:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from beam_pipeline.engines.token_arrays import id_dtype
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.rows.packing import segments_and_positions
+from beam_pipeline.support import extras
 from beam_pipeline.support.errors import UsageError
 from tokenmill_reader.format.limits import MOST_RECORDS
 
@@ -42,8 +42,8 @@ class Format:
 
     name: ClassVar[str]
     """The name in `--output_format`."""
-    packages: ClassVar[Mapping[str, str]] = {}
-    """The modules that the format imports and that are not installed by default, with their names on PyPI."""
+    extra: ClassVar[str | None] = None
+    """The extra of the distribution that the format needs."""
 
     def __init__(self, form: RowForm):
         self.form = form
@@ -71,12 +71,8 @@ class Format:
     @classmethod
     def check_packages(cls) -> None:
         """Raises UsageError if a package that the format needs is not installed."""
-        missing = [name for module, name in cls.packages.items() if importlib.util.find_spec(module) is None]
-        if missing:
-            raise UsageError(
-                f"--output_format {cls.name}: needs {', '.join(missing)}; install it: "
-                f"pip install 'tokenmill[{cls.name}]'"
-            )
+        if cls.extra is not None:
+            extras.require(cls.extra, f"the format {cls.name}")
 
 
 class RowFormat(Format, ABC):

@@ -9,7 +9,7 @@ from typing import Any
 
 from beam_pipeline.dataset.records import feature_names
 from beam_pipeline.formats.base import DocumentFormat, Format, RowForm
-from beam_pipeline.options.verbs import PrepareConfig
+from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.support import filesystem
 from tokenmill_reader.format.manifest import output_format_of
@@ -39,14 +39,20 @@ def format_for(config: PrepareConfig, vocab_size: int) -> Format:
 
 
 def format_of(manifest: Mapping[str, Any]) -> Format:
-    """Returns the format of a split's shards."""
+    """Returns the format of a split's shards.
+
+    Raises:
+        UsageError: If a package that it needs is not installed.
+    """
     form = RowForm(
         max_length=manifest["max_length"],
         vocab_size=manifest["tokenizer"]["vocab_size"],
         features=tuple(manifest["features"]),
         ids_column=manifest.get("ids_column", "input_ids"),
     )
-    return format_class(output_format_of(manifest), of_documents=form.max_length is None)(form)
+    chosen = format_class(output_format_of(manifest), of_documents=form.max_length is None)
+    chosen.check_packages()
+    return chosen(form)
 
 
 def read_documents(

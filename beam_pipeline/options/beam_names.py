@@ -38,8 +38,10 @@ def check_names(
         for before, word in zip(["", *arguments], arguments, strict=False)
         if not word.startswith("--") and (not before.startswith("--") or "=" in before)
     ]
+    if stray:
+        raise UsageError(f"{stray[0]!r}: belongs to no option; see --help")
     options = PipelineOptions(list(arguments))
-    unknown = [*stray, *(f"--{name}" for name in unknown_names(options))]
+    unknown = [f"--{name}" for name in unknown_names(options)]
     endpoint = options.view_as(PortableOptions).job_endpoint
     if unknown and endpoint:
         known = _job_service_options(endpoint)

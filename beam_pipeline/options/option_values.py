@@ -124,3 +124,9 @@ def check_split_name(name: str) -> str:
     if _WINDOWS_DEVICES.fullmatch(name.lower()):
         raise UsageError(f"split {name!r}: Windows cannot have a folder of this name; choose another name")
     return name
+
+
+def refuse_overwrite_and_resume(*, overwrite: bool, resume: bool) -> None:
+    """Raises UsageError if both are given."""
+    if overwrite and resume:
+        raise UsageError("--overwrite and --resume contradict each other; use only one of them")

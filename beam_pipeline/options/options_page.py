@@ -10,9 +10,9 @@ from beam_pipeline.options.verbs import VERBS
 
 _INTRODUCTION = """# Options of tokenmill
 
-This page is generated from the dataclasses in `beam_pipeline/options/verbs.py` and `input_options.py`: run
-`make docs-options` after a change to them. `tokenmill VERB --help` prints the same texts. In names of options, hyphens
-are the same as underscores, also for Beam's options.
+This page is generated from the dataclasses in `beam_pipeline/options/`: run `make docs-options` after a change to
+them. `tokenmill VERB --help` prints the same texts. In names of options, hyphens are the same as underscores, also for
+Beam's options.
 
 `--config FILE` reads options, also Beam's, from a YAML file, in which `--max_length 128` is `max_length: 128`, a flag
 is `true` or `false`, and several inputs are a list. The command line overrides it; `--no_NAME` overrides a flag.

@@ -8,29 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
-from importlib.resources import files
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
-import jinja2
 import numpy as np
 from markupsafe import Markup
 
 from beam_pipeline.report_page.charts import Curve, Histogram, column_chart, histogram_chart, log_log_chart
 from beam_pipeline.report_page.rows import shown_rows
 from beam_pipeline.report_page.text import count, option_value
-from beam_pipeline.support.amounts import counted, human_bytes
+from beam_pipeline.support.amounts import counted
+from beam_pipeline.views.command import input_name, prepare_command
 from beam_pipeline.views.decoding import TextDecoder
+from beam_pipeline.views.pages import environment, read_text, shared_css
 from beam_pipeline.views.reading import FinishedSplit
 from beam_pipeline.views.round_trip import RoundTrip
-from tokenmill_reader.charts import page_style
-from tokenmill_reader.console.escaping import visible
+from beam_pipeline.views.sources import summarize_sources
 
+_PACKAGE = "beam_pipeline.report_page"
 _QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 _TOP_TOKENS = 40
 _MAX_INPUTS = 20
-_FULL = 0.995  # with a mean fill above this, a histogram of the rows' fill would have only one column
+_FULL = 0.995  # with a mean fill above this, a histogram of the rows' fill would have only one visible column
+_FEWEST, _FEW = 30, 1000  # documents: with fewer, a histogram of them is not drawn, or is smoothed
+_TOGETHER = 4  # neighbouring bins
 
 
 def render(splits: Sequence[FinishedSplit]) -> bytes:
@@ -38,9 +40,13 @@ def render(splits: Sequence[FinishedSplit]) -> bytes:
     decoder = splits[0].decoder()
     shown = [_ShownSplit(split, split.statistics(), number) for number, split in enumerate(splits)]
     return (
-        _template()
+        environment(_PACKAGE)
+        .get_template("page.html.jinja")
         .render(
-            css=Markup(page_style() + files(__package__).joinpath("page.css").read_text(encoding="utf-8")),
+            css=Markup(shared_css() + read_text(_PACKAGE, "page.css")),
+            name=input_name(splits[0]),
+            command=prepare_command(splits[0], "OUT"),
+            sources=summarize_sources(splits),
             manifest=splits[0].manifest,
             round_trip=_round_trip(splits[0].manifest),
             splits=shown,
@@ -49,8 +55,11 @@ def render(splits: Sequence[FinishedSplit]) -> bytes:
             quantiles=_quantiles(shown),
             tokens=_tokens(shown, decoder),
             charts=_charts(shown),
+            small=[split.name for split in shown if 0 < split.totals["documents"] < _FEWEST],
             first_inputs=list(islice(splits[0].inputs(), _MAX_INPUTS)),
             rows=shown_rows(splits, decoder),
+            count=count,
+            option_value=option_value,
         )
         .encode()
     )
@@ -60,28 +69,6 @@ def _round_trip(manifest: Mapping[str, Any]) -> str | None:
     """Describes what the tokenizer loses of the text; None if `prepare` saw nothing."""
     entry = manifest.get("round_trip")
     return None if entry is None else RoundTrip.from_json(entry).describe()
-
-
-@cache
-def _template() -> jinja2.Template:
-    """The compiled template. Compiling it takes longer than to render a page."""
-    environment = jinja2.Environment(
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        loader=jinja2.PackageLoader("beam_pipeline.report_page", ""),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {
-        "number": lambda value: f"{value:,}",
-        "percent": lambda value, digits=2: f"{value:.{digits}%}",
-        "human_bytes": human_bytes,
-        "count": count,
-        "option_value": option_value,
-        "one_line": lambda text: visible(text, one_line=True),
-    }
-    return environment.get_template("page.html.jinja")
 
 
 @dataclass(frozen=True)
@@ -119,7 +106,10 @@ class _ShownSplit:
         return Histogram(self.name, [scale * edge for edge in recorded["edges"]], recorded["counts"])
 
     @property
-    def shard_chart(self) -> Markup:
+    def shard_chart(self) -> Markup | None:
+        """The chart of the shards' sizes; None for a single shard."""
+        if len(self.shards) < 2:
+            return None
         labels = [f"{s['name']}: {s['records']:,} records, {s['bytes']:,} bytes" for s in self.shards]
         sizes = [shard["bytes"] for shard in self.shards]
         return column_chart(sizes, labels, series=self.number, x_label="shard", y_label="bytes")
@@ -138,6 +128,40 @@ class _ShownSplit:
             f"{len(shards):,} shards of {shards[0]['records']:,} records, the last one of {shards[-1]['records']:,}; "
             f"sizes of full shards differ by {spread:.2%}"
         )
+
+
+def comparable(histograms: Sequence[Histogram]) -> list[Histogram]:
+    """Returns histograms of lengths for one chart, without the noise of small samples.
+
+    Those that count almost nothing become empty. If all others count few, neighbouring bins are merged; else the counts
+    of each that does are spread evenly over neighbouring bins, so that the heights can be compared.
+
+    >>> small, large = Histogram("a", [0, 1, 2, 3, 4, 5], [0, 40, 0, 0, 7]), Histogram("b", [0, 1], [5000])
+    >>> [each.counts for each in comparable([small])], [each.counts for each in comparable([small, large])]
+    ([[40, 7]], [[10.0, 10.0, 10.0, 10.0, 7.0], [5000]])
+    """
+    shown = [
+        each if sum(each.counts) >= _FEWEST else Histogram(each.name, each.edges, [0] * len(each.counts))
+        for each in histograms
+    ]
+    totals = [sum(each.counts) for each in shown]
+    if max(totals) < _FEW:
+        return [_merged(each) for each in shown]
+    return [_smoothed(each) if total < _FEW else each for each, total in zip(shown, totals, strict=True)]
+
+
+def _merged(histogram: Histogram) -> Histogram:
+    counts, edges = histogram.counts, histogram.edges
+    merged = [sum(counts[first : first + _TOGETHER]) for first in range(0, len(counts), _TOGETHER)]
+    return Histogram(histogram.name, [*edges[:-1:_TOGETHER], edges[-1]], merged)
+
+
+def _smoothed(histogram: Histogram) -> Histogram:
+    groups = [
+        histogram.counts[first : first + _TOGETHER] for first in range(0, len(histogram.counts), _TOGETHER)
+    ]
+    counts = [sum(group) / len(group) for group in groups for _ in group]
+    return Histogram(histogram.name, histogram.edges, counts)
 
 
 def quantile(histogram: Histogram, share: float) -> float:
@@ -189,41 +213,38 @@ def _tokens(shown: Sequence[_ShownSplit], decoder: TextDecoder) -> dict[str, Any
 
 
 def _charts(shown: Sequence[_ShownSplit]) -> dict[str, Markup | None]:
+    """Returns the charts of all splits together. None replaces one with a single column, or with none."""
     max_length = shown[0].split.manifest["max_length"]
-    has_partly_filled_rows = any(
-        split.statistics["fill"] < _FULL and split.totals["rows"] > 1 for split in shown
-    )
+
+    def chart(name: str, **attributes: Any) -> Markup | None:
+        histograms = comparable([split.histogram(name) for split in shown])
+        used = {index for each in histograms for index, times in enumerate(each.counts) if times}
+        return histogram_chart(histograms, **attributes) if len(used) > 1 else None
+
     return {
-        "document_tokens": histogram_chart(
-            [split.histogram("document_tokens") for split in shown],
+        "document_tokens": chart(
+            "document_tokens",
             x_label="tokens in a document",
             unit="documents",
             log=True,
             marker=None if max_length is None else (max_length, f"a row: {max_length:,}"),
         ),
-        "document_bytes": histogram_chart(
-            [split.histogram("document_bytes") for split in shown],
-            x_label="bytes in a document",
-            unit="documents",
-            log=True,
-        ),
+        "document_bytes": chart("document_bytes", x_label="bytes in a document", unit="documents", log=True),
         "zipf": log_log_chart(
             [_zipf(split) for split in shown],
             x_label="rank of the token",
             y_label="share of all tokens",
             slope=-1.0,
         ),
-        "bytes_per_token": histogram_chart(
-            [split.histogram("document_bytes_per_token") for split in shown],
-            x_label="bytes per token, in a document",
-            unit="documents",
+        "bytes_per_token": chart(
+            "document_bytes_per_token", x_label="bytes per token, in a document", unit="documents"
         ),
         "row_fill": histogram_chart(
             [split.histogram("row_fill", scale=100) for split in shown],
             x_label="% of a row's slots that contain tokens",
             unit="rows",
         )
-        if has_partly_filled_rows
+        if any(split.statistics["fill"] < _FULL and split.totals["rows"] > 1 for split in shown)
         else None,
     }
 

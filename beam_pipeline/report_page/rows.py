@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
+from beam_pipeline.views.code_text import is_code
 from beam_pipeline.views.decoding import TextDecoder
 from beam_pipeline.views.describing import describe_units, stretches_of
 from beam_pipeline.views.reading import FinishedSplit, Row
 from beam_pipeline.views.tracing import NotTraced, Tracer
 from tokenmill_reader.console.escaping import visible
 
-_ROWS_PER_SPLIT = 3
-
-# The most bytes of source to read again for a row's exact documents: about two seconds with the slowest engine.
-_MAX_BYTES_TO_TRACE = 2 << 20
+# The most bytes of source to read again for a row's exact documents: about two seconds, by an engine and by HF's.
+_MAX_BYTES_TO_TRACE = {True: 32 << 20, False: 2 << 20}
 
 
 def shown_rows(splits: Sequence[FinishedSplit], decoder: TextDecoder) -> Iterator[dict[str, Any]]:
@@ -22,10 +23,11 @@ def shown_rows(splits: Sequence[FinishedSplit], decoder: TextDecoder) -> Iterato
     for split in splits:
         tracer = Tracer(split) if split.manifest["num_records"] else None
         special = set(split.manifest["tokenizer"]["all_special_ids"])
-        for number, (shard, record) in enumerate(_chosen(split)):
+        is_fast = all(engine["name"] != "hf" for engine in split.manifest["engines"])
+        for number, (shard, record) in enumerate(_chosen(split) if tracer else ()):
             row, origin = split.row(shard, record), split.origin(shard, record)
             try:
-                parts = tracer.trace(origin, row, max_bytes=_MAX_BYTES_TO_TRACE)
+                parts = tracer.trace(origin, row, max_bytes=_MAX_BYTES_TO_TRACE[is_fast])
             except NotTraced:
                 parts = None
             source = "; ".join(describe_units(origin.units))
@@ -38,16 +40,25 @@ def shown_rows(splits: Sequence[FinishedSplit], decoder: TextDecoder) -> Iterato
                 "of": origin.rows,
                 "source": f"the ends of {source}" if origin.is_of_tails else source,
                 "stretches": [_stretch(row, *stretch, special, decoder) for stretch in stretches],
+                "is_code": is_code(decoder.texts([row.ids.tolist()])[0], origin.units[0].parts[0].name),
                 "is_open": number == 0,
             }
 
 
-def _chosen(split: FinishedSplit) -> Iterator[tuple[int, int]]:
-    """Yields (shard, record) of rows that are spread over the split, near the beginnings of shards."""
-    shards = split.manifest["shards"]
-    for number in range(min(_ROWS_PER_SPLIT, split.manifest["num_records"])):
-        shard = number * len(shards) // _ROWS_PER_SPLIT
-        yield shard, min(number, shards[shard]["records"] - 1)
+def _chosen(split: FinishedSplit) -> list[tuple[int, int]]:
+    """Returns (shard, record) of up to three rows, whose documents are the fastest to find: those of one work unit."""
+    rows = split.row_table.rows[:, 0]
+    cost = np.array([unit.bytes for unit in split.units], np.int64)
+    if (
+        split.manifest["config"]["dedup"] != "none"
+    ):  # whether a document is a duplicate depends on the units before
+        cost = np.cumsum(cost)
+    with_rows = np.flatnonzero(rows[:-1])
+    unit = int(with_rows[np.argmin(cost[with_rows])]) if len(with_rows) else len(rows) - 1  # else the tails
+    count = int(rows[unit])
+    ranks = split.row_table.first_rank(unit, 0) + np.unique([0, count // 2, count - 1])
+    shards, records = split.layout.place(ranks)
+    return list(zip(shards.tolist(), records.tolist(), strict=True))
 
 
 def _stretch(
@@ -59,4 +70,4 @@ def _stretch(
         {"text": visible(piece.text), "is_special": not special.isdisjoint(ids[piece.first : piece.end])}
         for piece in decoder.pieces(ids)
     ]
-    return {"first": first, "end": end, "remark": visible(remark, one_line=True), "pieces": pieces}
+    return {"first": first, "end": end, "remark": remark, "pieces": pieces}

@@ -13,6 +13,8 @@ from apache_beam.options.pipeline_options import (
     StandardOptions,
 )
 
+from beam_pipeline.support import extras
+
 View = TypeVar("View", bound=PipelineOptions)
 
 _LOCAL_RUNNERS = (
@@ -45,8 +47,15 @@ class _Options(PipelineOptions):
 
 
 def parse(argv: Sequence[str]) -> PipelineOptions:
-    """Parses Beam's options, whose names are checked already."""
-    return _Options(list(argv))
+    """Parses Beam's options, whose names are checked already.
+
+    Raises:
+        UsageError: If the packages for Dataflow are needed, but not installed.
+    """
+    options = _Options(list(argv))
+    if runs_on_dataflow(options):
+        extras.require("gcp", f"--runner {options.view_as(StandardOptions).runner}")
+    return options
 
 
 def runs_here(options: PipelineOptions) -> bool:

@@ -13,8 +13,9 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipeline.dataset import lock, output_folder, output_place
 from beam_pipeline.dataset.staging import STAGING
+from beam_pipeline.options.dataset_options import ConvertConfig
 from beam_pipeline.options.input_options import InputConfig
-from beam_pipeline.options.verbs import ConvertConfig, PrepareConfig
+from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.runners import beam_options, run
 from beam_pipeline.runners.dataflow import job_options
 from beam_pipeline.runners.dataflow.launch import is_active

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from beam_pipeline.options.input_options import DatasetConfig, InputConfig
 from beam_pipeline.sources import arrow
 from beam_pipeline.sources.cutting import FileRange, InputFile, ListedFile, common_folder
-from beam_pipeline.support import filesystem
+from beam_pipeline.support import extras, filesystem
 from beam_pipeline.support.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,9 +39,11 @@ def list_dataset(config: InputConfig, *, local_files: bool) -> list[ListedFile]:
         local_files: Whether the workers can read this machine's files.
 
     Raises:
-        UsageError: If the dataset, the split or the column does not exist, or the workers cannot read the files.
+        UsageError: If the dataset, the split or the column does not exist, the workers cannot read the files, or the
+            `datasets` library is not installed.
     """
     dataset = config.dataset
+    extras.require("huggingface", f"--dataset_name {dataset.name}")
     remote = dataset.cache if dataset.cache and not filesystem.is_local(dataset.cache) else None
     if not local_files and not remote:
         raise UsageError(

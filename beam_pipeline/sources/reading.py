@@ -7,7 +7,7 @@ module, add it to `FORMATS`, and define in `plan._cut_files` how its files are c
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -31,25 +31,40 @@ _LINE_FORMATS = ("text", "jsonl")
 _MAX_LINE_NUMBER_BYTES = 1 << 30
 
 
-def read_unit(unit: WorkUnit, options: InputConfig) -> Iterator[DocumentBatch]:
+def read_unit(
+    unit: WorkUnit, options: InputConfig, advance: Callable[[float], None] = lambda done: None
+) -> Iterator[DocumentBatch]:
     """Yields the unit's documents, in order.
+
+    Args:
+        unit: The unit.
+        options: How to read it.
+        advance: Called before each batch with about how many of the unit's bytes are read.
 
     Raises:
         DataError: If a file can no longer be read, or is broken.
         UsageError: If a file is not of the unit's format.
     """
     files = open_parts(unit)
+    has_lines = unit.format in _LINE_FORMATS
+    # Lines are counted by the bytes of the parts, before decompression, and tables by the bytes of the texts.
+    scale = unit.bytes / max(1, sum(part.end - part.start for part in unit.parts)) if has_lines else 1.0
+    before = 0
     for part in unit.parts:
         path = unit.root + part.name
         try:
             with next(files) as file:
                 stream = file
-                if unit.format in _LINE_FORMATS and part.start == 0:
+                begin, size, texts = part.start, part.end - part.start, 0
+                if has_lines and part.start == 0:
                     stream = open_text(file, path, unit.format, options)
                 if isinstance(stream, DecompressedFile):
                     part = replace(part, end=None)
                 for records in FORMATS[unit.format].read(stream, part, options):
+                    texts += int(records.bytes.sum())
+                    advance(scale * (before + (min(file.tell() - begin, size) if has_lines else texts)))
                     yield _make_batch(unit, part.name, records, options.seed)
+            before += size if has_lines else texts
         except EOFError as error:
             raise DataError(f"{path}: {error}; the file has changed since") from error
         except Exception as error:

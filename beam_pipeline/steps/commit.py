@@ -17,7 +17,7 @@ from beam_pipeline.dataset.shards import ShardInfo, files_of_shard
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.engines.fallbacks import EngineUse
 from beam_pipeline.options.option_values import FORMAT_DEFAULTS
-from beam_pipeline.options.verbs import PrepareConfig
+from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.rows.routing import RowTable, ShardLayout
 from beam_pipeline.steps.documents import DOCUMENT_UNITS
 from beam_pipeline.steps.job import Job, OutputJob

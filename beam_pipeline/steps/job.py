@@ -15,7 +15,7 @@ from beam_pipeline.dataset.shards import ShardInfo
 from beam_pipeline.dataset.staging import FINISHED, STAGING, TEMPORARY, WRITTEN, staging_folder
 from beam_pipeline.formats.base import Format
 from beam_pipeline.formats.choice import format_for
-from beam_pipeline.options.verbs import PrepareConfig
+from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.progress import Address
 from beam_pipeline.tokenization.template import Template

@@ -32,7 +32,7 @@ from beam_pipeline.steps.tables import UnitCounts
 from beam_pipeline.steps.unit_rows import UnitRows
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError, EngineMismatch
-from beam_pipeline.support.progress import Reporter
+from beam_pipeline.support.progress import Reporter, UnitProgress
 
 BLOCKS, TAILS, COUNTS, STATISTICS = "blocks", "tails", "counts", "statistics"
 EXCLUDED, USES = "excluded", "uses"
@@ -82,14 +82,21 @@ class TokenizeUnit(beam.DoFn):
         path = unit_path(self._job.staging, unit.index)
         identity = identity_of(self._job.fingerprint, unit, duplicates)
         finished = find_unit(path, identity=identity)
+        progress = UnitProgress(self._reporter, "tokenize", unit.bytes)
         if finished is None:
-            finished = self._tokenize(unit, path, identity, duplicates)
+            finished = self._tokenize(unit, path, identity, duplicates, progress)
         else:
             self._units_kept.inc()
         yield from self._outputs(unit, finished)
+        progress.finish(for_next_stage=sum(map(finished.rows, range(len(finished.tails)))))
 
     def _tokenize(
-        self, unit: WorkUnit, path: str, identity: Mapping[str, Any], duplicates: np.ndarray
+        self,
+        unit: WorkUnit,
+        path: str,
+        identity: Mapping[str, Any],
+        duplicates: np.ndarray,
+        progress: UnitProgress,
     ) -> FinishedUnit:
         """Tokenizes and packs the unit, and writes its rows to the file `path`."""
         job, config = self._job, self._job.config
@@ -121,7 +128,7 @@ class TokenizeUnit(beam.DoFn):
         with create_unit(path, identity=identity, splits=len(config.splits)) as writer:
             try:
                 # Reading, tokenizing and writing overlap.
-                batches = self._documents(unit, duplicates, excluded, checksums)
+                batches = self._documents(unit, duplicates, excluded, checksums, progress)
                 with (
                     ahead(batches, threads=job.threads) as documents,
                     ahead(rows.blocks(documents), threads=job.threads) as blocks,
@@ -165,17 +172,21 @@ class TokenizeUnit(beam.DoFn):
         yield TaggedOutput(EXCLUDED, finished.excluded)
         self._misses.inc(finished.use.fallbacks.documents)
         yield TaggedOutput(USES, (finished.use.engine, finished.use))
-        self._reporter.add("tokenize", unit.bytes, for_next_stage=sum(rows))
 
     def _documents(
-        self, unit: WorkUnit, duplicates: np.ndarray, excluded: Excluded, checksums: TextChecksums
+        self,
+        unit: WorkUnit,
+        duplicates: np.ndarray,
+        excluded: Excluded,
+        checksums: TextChecksums,
+        progress: UnitProgress,
     ) -> Iterator[DocumentBatch]:
         """Yields the unit's documents without the duplicates.
 
         Adds all records but the bad ones to `excluded`, and the texts to `checksums`.
         """
         first_document = 0
-        for batch in checksums.add_each(read_unit(unit, self._job.config.input)):
+        for batch in checksums.add_each(read_unit(unit, self._job.config.input, progress.advance)):
             span = np.searchsorted(duplicates, [first_document, first_document + len(batch.texts)])
             batch_duplicates = duplicates[slice(*span)] - first_document
             excluded.records += len(batch.texts) + batch.blank + len(batch.bad_records)

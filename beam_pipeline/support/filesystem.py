@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from beam_pipeline.support import beam_files, buckets, globs, local_files
+from beam_pipeline.support import beam_files, buckets, extras, globs, local_files
 from beam_pipeline.support.errors import UsageError
 from beam_pipeline.support.file_errors import path_in_errors, plain_errors
 
@@ -338,12 +338,15 @@ def absolute(path: str) -> str:
     """Makes a local path absolute, because workers may run in another folder. URLs only lose trailing slashes.
 
     Raises:
-        UsageError: If there is no file system for the URL, or it names no bucket or host.
+        UsageError: If there is no file system for the URL, its packages are not installed, or it names no bucket or
+            host.
     """
     if is_local(path):
         return os.path.abspath(path)  # noqa: PTH100 (keeps symbolic links)
     if not path.partition("://")[2].strip("/"):
         raise UsageError(f"{path}: names no bucket; write {path.partition('://')[0]}://BUCKET/FOLDER")
-    if not is_bucket(path):
+    if is_bucket(path):
+        extras.require("gcp", path)
+    else:
         beam_files.check_scheme(path)
     return path.rstrip("/")

@@ -1,4 +1,4 @@
-"""Imports Apache Beam without the optional libraries that this program does not use through it.
+"""Imports Apache Beam quietly, and without the optional libraries that this program does not use through it.
 
 `import apache_beam` takes some 4.5 s of CPU, half of it for pandas (Beam's data frames) and the clients of BigQuery,
 Pub/Sub and MongoDB, which Beam imports if they are installed. Each process of a local run pays for that.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.abc import MetaPathFinder
 
 _UNUSED_MODULES = (
@@ -20,7 +20,6 @@ _UNUSED_MODULES = (
     "google.cloud.bigquery_storage_v1",
     "google.cloud.pubsub",
 )
-_ANNOUNCES_ABSENCE = "apache_beam.io.mongodbio"
 
 
 class _AbsentModules(MetaPathFinder):
@@ -31,20 +30,33 @@ class _AbsentModules(MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
 
 
-def import_beam() -> None:
-    """Imports Beam for a run on this machine. Afterwards the unused libraries can be imported as usual."""
+def import_beam(*, lean: bool = True) -> None:
+    """Imports Beam, which would log warnings of libraries that are not installed.
+
+    Args:
+        lean: Without the unused libraries, for a run on this machine. Afterwards they can be imported as usual.
+    """
     if "apache_beam" not in sys.modules:
-        with _without_unused_modules():
+        with _quiet(), _without_unused_modules() if lean else nullcontext():
             import apache_beam  # noqa: F401
 
 
 @contextmanager
-def _without_unused_modules() -> Iterator[None]:
-    finder, log = _AbsentModules(), logging.getLogger(_ANNOUNCES_ABSENCE)
-    sys.meta_path.insert(0, finder)
-    log.disabled = True
+def _quiet() -> Iterator[None]:
+    """Discards what is logged, unless the process has handlers for it. Without any, Beam's warnings would add one."""
+    root, handler = logging.getLogger(), logging.NullHandler()
+    root.addHandler(handler)
     try:
         yield
     finally:
-        log.disabled = False
+        root.removeHandler(handler)
+
+
+@contextmanager
+def _without_unused_modules() -> Iterator[None]:
+    finder = _AbsentModules()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
         sys.meta_path.remove(finder)

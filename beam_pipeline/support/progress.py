@@ -69,6 +69,25 @@ class Reporter:
                 self._socket.sendto(json.dumps([stage, done, for_next_stage]).encode(), self._address)
 
 
+class UnitProgress:
+    """Reports how much of a work unit is done while it is read, since one can be a file of gigabytes."""
+
+    def __init__(self, reporter: Reporter, stage: str, size: int):
+        self._reporter, self._stage, self._size = reporter, stage, size
+        self._reported = 0
+
+    def advance(self, done: float) -> None:
+        """Reports that about `done` of the unit's size is read. The last hundredth is left to `finish`."""
+        more = min(int(done), self._size * 99 // 100) - self._reported
+        if more > 0:
+            self._reporter.add(self._stage, more)
+            self._reported += more
+
+    def finish(self, for_next_stage: int = 0) -> None:
+        """Reports that the whole unit is done. See `Reporter.add`."""
+        self._reporter.add(self._stage, self._size - self._reported, for_next_stage)
+
+
 class ProgressDisplay:
     """Shows the progress of the current stage as a bar, or as a line every 10 s if the stream is not a terminal.
 

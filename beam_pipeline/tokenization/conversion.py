@@ -1,198 +1,250 @@
-"""Conversion of folders whose ids AutoTokenizer determines: it loads them, and the tokenizer in memory is saved."""
+"""Conversion of folders without a `tokenizer.json`, by fixed rules: those of transformers 4.57 for its classes.
+
+Releases of transformers convert the same files to different tokenizers, so it is not used here.
+"""
 
 from __future__ import annotations
 
+import io
 import json
-import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from importlib.metadata import version
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from tokenizers import Tokenizer
-
-from beam_pipeline.support import console
 from beam_pipeline.support.errors import UsageError
-from beam_pipeline.tokenization.comparison import Difference, find_differences
-from beam_pipeline.tokenization.folder_files import CONFIG, JSON, MAP, dump_json, first_line, read_folder
-from beam_pipeline.tokenization.tokenizer_config import (
-    PLAIN_CLASS,
-    PLAIN_CLASSES,
-    added_tokens_decoder,
-    as_plain_class,
-)
-from beam_pipeline.tokenization.tokenizer_json import (
-    LoadedTokenizer,
-    dump_with_model,
-    load_tokenizer,
-    parts_without_model,
-)
-from tokenmill_reader.console.escaping import excerpt
+from beam_pipeline.tokenization import sentencepiece_conversion as spm
+from beam_pipeline.tokenization.folder_files import dump_json, first_line
+from beam_pipeline.tokenization.template import template_processor
+from beam_pipeline.tokenization.tokenizer_classes import TokenizerClass
+from beam_pipeline.tokenization.tokenizer_config import additional_tokens, content
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+VOCAB_TXT, VOCAB_JSON, MERGES = "vocab.txt", "vocab.json", "merges.txt"
 
+# A `tokenizer.json` without a model, in the order in which `tokenizers` writes it.
+_EMPTY = {
+    **{"version": "1.0", "truncation": None, "padding": None, "added_tokens": []},
+    **dict.fromkeys(("normalizer", "pre_tokenizer", "post_processor", "decoder")),
+}
 
-def converter() -> str:
-    """Returns the name and version of the library that converts."""
-    return f"transformers {version('transformers')}"
+# T5 has 100 tokens that a config can request.
+_MAX_EXTRA_IDS = 10_000
 
 
 def convert(
-    path: str,
-    files: Mapping[str, bytes],
-    original: LoadedTokenizer | None,
-    *,
-    named_class: str | None,
-    code: bool,
-) -> dict[str, bytes]:
-    """Loads the files with AutoTokenizer and saves them. Copies the vocabulary's text, since saving may round scores.
+    files: Mapping[str, bytes], config: Mapping[str, Any], tokenizer_class: TokenizerClass, path: str
+) -> tuple[bytes, dict]:
+    """Makes the `tokenizer.json` of a folder that has the vocabulary in other files.
 
     Args:
-        path: The folder, for messages.
         files: The content of the folder's files by name.
-        original: The folder's `tokenizer.json`, if it has one.
-        named_class: The `tokenizer_class` of the config.
-        code: Whether the class may be code in the folder.
+        config: The folder's `tokenizer_config.json`.
+        tokenizer_class: The class that the folder names. Its own tokens are not added yet.
+        path: The folder, for messages.
 
     Returns:
-        The content of the converted files by name.
+        The content of the file, without post-processor, and the post-processor without ids.
 
     Raises:
-        UsageError: If AutoTokenizer cannot load the files, or no `tokenizer.json` gives AutoTokenizer's ids.
+        UsageError: If the class or its files cannot be converted.
     """
-    with console.without_stdout(), tempfile.TemporaryDirectory() as folder:
-        source, target = Path(folder, "in"), Path(folder, "out")
-        source.mkdir()
-        for name, data in files.items():
-            (source / name).write_bytes(data)
-        tokenizer = _load_and_save(source, target, path, files, named_class=named_class, code=code)
-        saved = read_folder(str(target))
-        backend = tokenizer.backend_tokenizer
-        same_model = (
-            original is not None and backend.model.__getstate__() == original.tokenizer.model.__getstate__()
-        )
-    parts = parts_without_model(backend)
-    backend.no_truncation()
-    backend.no_padding()
-    model_file = files[JSON] if same_model else saved[JSON]
-    if same_model and all(original.parsed[key] == value for key, value in parts.items()):
-        saved[JSON] = files[JSON]
-    elif same_model:
-        saved[JSON] = dump_with_model(parts, model_file)
-    inexpressible_tokens = {difference.token for difference in _differences(backend, saved[JSON])}
-    if inexpressible_tokens:
-        parts = _matched_before_normalization(parts, inexpressible_tokens)
-        saved[JSON] = dump_with_model(parts, model_file)
-        saved.pop(MAP, None)  # it repeats the flags, and nothing reads it beside `added_tokens_decoder`
-        for difference in _differences(backend, saved[JSON]):
-            raise UsageError(f"--tokenizer {path}: {_inexpressible_reason(difference)}")
-    return _with_plain_class(saved, parts, tokenizer.model_input_names)
-
-
-def _load_and_save(
-    source: Path, target: Path, path: str, files: Mapping[str, bytes], *, named_class: str | None, code: bool
-) -> PreTrainedTokenizerFast:
-    """Loads the files of a folder and saves them in another, or raises an error that says what to do."""
-    use_as_it_is = (
-        f"to use tokenizer.json as it is, set tokenizer_class in tokenizer_config.json to {PLAIN_CLASS}"
-    )
-    names = ", ".join(sorted(files))
-    damaged = f"neither SentencePiece nor tiktoken can read a vocabulary from its files ({names})"
-    try:
-        tokenizer = load_by_transformers(source)
-        if tokenizer and tokenizer.is_fast:
-            tokenizer.model_input_names = list(map(str, tokenizer.model_input_names))
-            tokenizer.save_pretrained(target)
-    except Exception as error:  # with broken folders, it raises exceptions of many types
-        reason = f"its files ({names}) cannot be loaded: {first_line(error)}"
-        if code:
-            reason = (
-                "its class is defined by code in its repository (auto_map), which is not run; convert it to a "
-                f"{PLAIN_CLASS} with a tokenizer.json"
-            )
-        elif isinstance(named_class, str) and not is_known_class(named_class):
-            reason = f"{converter()} has no class {named_class}" + (
-                f"; {use_as_it_is}" if JSON in files else ""
-            )
-        elif str(error).startswith("Converting from SentencePiece and Tiktoken failed"):
-            reason = damaged
-        raise UsageError(f"--tokenizer {path}: {reason}") from error
-    if tokenizer is False:  # some classes return this instead of raising an error
-        raise UsageError(f"--tokenizer {path}: {damaged}")
-    if not tokenizer.is_fast:
-        remedy = (
-            use_as_it_is
-            if JSON in files
-            else "if transformers 5 has one, load the folder there, and use the files that save_pretrained writes"
-        )
+    name = tokenizer_class.name
+    if name not in _CONVERTERS:
         raise UsageError(
-            f"--tokenizer {path}: {type(tokenizer).__name__} has no fast version in {converter()}, which is required; "
-            f"{remedy}"
+            f"--tokenizer {path}: has no tokenizer.json, and {', '.join(sorted(files))} of the class {name} cannot be "
+            f"converted here (only {', '.join(sorted(_CONVERTERS))}); load the folder with the release of "
+            "transformers that its model was made with, and use the files that save_pretrained writes"
         )
-    return tokenizer
-
-
-def load_by_transformers(folder: Path) -> PreTrainedTokenizerBase:
-    """Loads a folder with AutoTokenizer, which runs no code of it, and logs no warnings about it."""
-    from transformers import AutoTokenizer
-    from transformers.utils import logging
-
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
+    source = _Source({**_defaults(tokenizer_class), **config}, files)
     try:
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    finally:
-        logging.set_verbosity(verbosity)
+        parts = _CONVERTERS[name](source)
+        return dump_json({**_EMPTY, **parts, "post_processor": None}), parts["post_processor"]
+    except Exception as error:  # the libraries raise exceptions of many types for damaged files
+        raise UsageError(
+            f"--tokenizer {path}: its files ({', '.join(sorted(files))}) cannot be converted as those of {name}: "
+            f"{type(error).__name__}: {first_line(error)}"
+        ) from error
 
 
-def is_known_class(name: str) -> bool:
-    """Determines whether transformers has a class with this name, slow or fast."""
-    from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
+@dataclass(frozen=True)
+class _Source:
+    """The folder to convert."""
 
-    return tokenizer_class_from_name(name) is not None or tokenizer_class_from_name(f"{name}Fast") is not None
+    config: Mapping[str, Any]
+    """The config, with the special tokens of the class."""
+    files: Mapping[str, bytes]
+
+    def option(self, name: str, default: bool) -> bool:
+        """Returns an option of the class, or its default if the config does not have it."""
+        value = self.config.get(name)
+        return default if value is None else bool(value)
+
+    def token(self, role: str) -> str:
+        """Returns the special token with this role.
+
+        Raises:
+            ValueError: If there is none.
+        """
+        token = self.config.get(f"{role}_token")
+        if not token:
+            raise ValueError(f"no {role}_token")
+        return content(token)
+
+    def lines(self, name: str) -> list[str]:
+        """Returns the lines of a text file of the folder."""
+        return [line.rstrip("\n") for line in io.StringIO(self.files[name].decode(), newline=None)]
 
 
-def _differences(backend: Tokenizer, data: bytes) -> Iterator[Difference]:
-    """Yields texts whose ids change if a tokenizer in memory is replaced by the one in a `tokenizer.json`."""
-    tokens = [token.content for token in backend.get_added_tokens_decoder().values()]
-    return find_differences(backend, load_tokenizer(data.decode()).tokenizer, tokens)
+def _defaults(tokenizer_class: TokenizerClass) -> dict[str, str]:
+    return {f"{role}_token": token for role, token in tokenizer_class.roles.items()}
 
 
-def _inexpressible_reason(difference: Difference) -> str:
-    reason = f"AutoTokenizer of {converter()} gives ids that its tokenizer.json could not give: {difference}"
-    if difference.token is None:
-        return f"{reason}; save it as a {PLAIN_CLASS} with the ids that you want"
-    return (
-        f"{reason}; set \"normalized\" of the added token '{excerpt(difference.token)}' to false in tokenizer.json "
-        "and in added_tokens_decoder of tokenizer_config.json"
-    )
+def _wordpiece(source: _Source) -> dict:
+    """BERT's `vocab.txt`. Its options are applied later."""
+    cls, sep = (source.token(role) for role in ("cls", "sep"))
+    return {
+        "normalizer": {
+            **{"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True},
+            **{"strip_accents": None, "lowercase": True},
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": template_processor((cls,), (sep,), ((), (sep,)), 1),
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {
+            **{"type": "WordPiece", "unk_token": source.token("unk"), "continuing_subword_prefix": "##"},
+            "max_input_chars_per_word": 100,
+            "vocab": {token: number for number, token in enumerate(source.lines(VOCAB_TXT))},
+        },
+    }
 
 
-def _matched_before_normalization(parts: Mapping, tokens: Collection[str | None]) -> dict:
-    """Clears the flag `normalized` of some added tokens.
-
-    A converter adds a model's own tokens without the flag. If the config then adds them with it, the tokenizer in
-    memory keeps both, and finds the token in text before it normalizes. A file contains each token once, with the flag:
-    loaded again, `x<|endoftext|>y` would be searched for `▁<|endoftext|>`, if the normalizer prepends `▁`.
-    """
-    added_tokens = [
-        {**token, "normalized": token["normalized"] and token["content"] not in tokens}
-        for token in parts["added_tokens"]
+def _byte_level(source: _Source) -> dict:
+    """GPT-2's `vocab.json` and `merges.txt`."""
+    byte_level = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    merges = [
+        line.split() for line in source.lines(MERGES) if line.strip() and not line.startswith("#version")
     ]
-    return {**parts, "added_tokens": added_tokens}
+    post_processor = {**byte_level, "trim_offsets": False}
+    if source.option("add_bos_token", False):
+        bos = (source.token("bos"),)
+        post_processor = template_processor(bos, (), ((), ()), 1)
+    return {
+        "pre_tokenizer": {**byte_level, "add_prefix_space": False},
+        "post_processor": post_processor,
+        "decoder": byte_level,
+        "model": {
+            **{"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": ""},
+            **{"end_of_word_suffix": "", "fuse_unk": False, "byte_fallback": False, "ignore_merges": False},
+            "vocab": json.loads(source.files[VOCAB_JSON]),
+            "merges": list(dict.fromkeys(map(tuple, merges))),
+        },
+    }
 
 
-def _with_plain_class(
-    files: Mapping[str, bytes], parts: Mapping, input_names: Sequence[str]
-) -> dict[str, bytes]:
-    """Renames the class in files that AutoTokenizer has saved, and omits options that it has applied.
+def _roberta(source: _Source) -> dict:
+    """GPT-2's files, with `<s> … </s>` around a text."""
+    cls, sep = (source.token(role) for role in ("cls", "sep"))
+    post_processor = template_processor((cls,), (sep,), ((sep,), (sep,)), 0)
+    return {**_byte_level(source), "post_processor": post_processor}
 
-    The plain class uses tokenizer.json unchanged in transformers 4 and 5. Many classes of transformers 5, such as
-    AlbertTokenizer, replace its normalizer, its pre-tokenizer or its template by their own.
-    """
-    config = json.loads(files[CONFIG])
-    if config["tokenizer_class"] not in PLAIN_CLASSES:
-        config["model_input_names"] = input_names
-    config = {**as_plain_class(config, parts), "added_tokens_decoder": added_tokens_decoder(parts)}
-    return {**files, CONFIG: dump_json(config)}
+
+def _sentencepiece(make: Callable[[spm.Model, _Source], dict]) -> Callable[[_Source], dict]:
+    def converter(source: _Source) -> dict:
+        [name] = [name for name in source.files if name.endswith(".model")]
+        return make(spm.read_model(source.files[name]), source)
+
+    return converter
+
+
+def _t5(model: spm.Model, source: _Source) -> dict:
+    named = [token for token in additional_tokens(source.config) if token.startswith("<extra_id_")]
+    extra = len(named) or source.config.get("extra_ids", 100)
+    if extra not in range(_MAX_EXTRA_IDS):
+        raise ValueError(f"extra_ids is {extra}")
+    pieces = [*model.pieces, *((f"<extra_id_{number}>", 0.0) for number in reversed(range(extra)))]
+    scheme = "always" if source.option("legacy", True) else "first"
+    eos = (source.token("eos"),)
+    return {
+        **spm.unigram_or_bpe(model, pieces, model.unk_id),
+        "normalizer": spm.normalizer(model),
+        **spm.metaspace(scheme if source.option("add_prefix_space", True) else "never"),
+        "post_processor": template_processor((), eos, ((), eos), 0),
+    }
+
+
+def _xlm_roberta(model: spm.Model, source: _Source) -> dict:
+    first = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")]
+    return {
+        **spm.unigram_or_bpe(model, [*first, *model.pieces[3:], ("<mask>", 0.0)], 3),
+        "normalizer": spm.normalizer(model),
+        **spm.metaspace("always"),
+        "post_processor": template_processor(("<s>",), ("</s>",), (("</s>",), ("</s>",)), 0),
+    }
+
+
+def _albert(model: spm.Model, source: _Source) -> dict:
+    # A number with a comma at its end is never one piece.
+    pieces = [
+        (piece, score - 100 if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit() else score)
+        for piece, score in model.pieces
+    ]
+    before = [spm.replace("``", '"'), spm.replace("''", '"')]
+    if not source.option("keep_accents", False):
+        before += [{"type": "NFKD"}, {"type": "StripAccents"}]
+    if source.option("do_lower_case", True):
+        before.append({"type": "Lowercase"})
+    return {
+        **spm.unigram_or_bpe(model, pieces, model.unk_id),
+        "normalizer": spm.sequence([*before, *spm.charsmap(model), spm.replace_spaces(" ")]),
+        **spm.metaspace("always"),
+        "post_processor": template_processor(("[CLS]",), ("[SEP]",), ((), ("[SEP]",)), 1),
+    }
+
+
+def _deberta_v2(model: spm.Model, source: _Source) -> dict:
+    before = [{"type": "Lowercase"}] if source.option("do_lower_case", False) else []
+    before.append({"type": "Strip", "strip_left": True, "strip_right": True})
+    split = (
+        [{"type": "Punctuation", "behavior": "Isolated"}] if source.option("split_by_punct", False) else []
+    )
+    metaspace = spm.metaspace("always")
+    return {
+        **spm.unigram_or_bpe(model, model.pieces, model.unk_id),
+        "normalizer": spm.sequence([*before, *spm.charsmap(model), spm.replace_spaces(" ")]),
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*split, metaspace["pre_tokenizer"]]},
+        "decoder": metaspace["decoder"],
+        "post_processor": template_processor(("[CLS]",), ("[SEP]",), ((), ("[SEP]",)), 1),
+    }
+
+
+def _llama(model: spm.Model, source: _Source) -> dict:
+    pieces = [*((piece, 0.0) for piece, _ in model.pieces[:3]), *model.pieces[3:]]
+    prefix_space = source.option("add_prefix_space", True)
+    decoders = [spm.replace("▁", " "), {"type": "ByteFallback"}, {"type": "Fuse"}]
+    if prefix_space:
+        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    if source.option("legacy", True):
+        prepend = [{"type": "Prepend", "prepend": "▁"}] if prefix_space else []
+        before = {"normalizer": spm.sequence([*prepend, spm.replace(" ", "▁")]), "pre_tokenizer": None}
+    else:
+        metaspace = spm.metaspace("first" if prefix_space else "never")["pre_tokenizer"]
+        before = {"normalizer": None, "pre_tokenizer": {**metaspace, "split": False}}
+    bos = (source.token("bos"),) if source.option("add_bos_token", True) else ()
+    eos = (source.token("eos"),) if source.option("add_eos_token", False) else ()
+    return {
+        **spm.unigram_or_bpe(model, pieces, 0, byte_fallback=True),
+        **before,
+        "decoder": {"type": "Sequence", "decoders": decoders},
+        "post_processor": template_processor(bos, eos, (bos, eos), 1),
+    }
+
+
+_CONVERTERS: Mapping[str, Callable[[_Source], dict]] = {
+    **dict.fromkeys(("Bert", "ConvBert", "DistilBert", "Electra", "MobileBert"), _wordpiece),
+    "GPT2": _byte_level,
+    **dict.fromkeys(("Bart", "Longformer", "Roberta"), _roberta),
+    **dict.fromkeys(("MT5", "T5"), _sentencepiece(_t5)),
+    "XLMRoberta": _sentencepiece(_xlm_roberta),
+    "Albert": _sentencepiece(_albert),
+    "DebertaV2": _sentencepiece(_deberta_v2),
+    "Llama": _sentencepiece(_llama),
+}

@@ -1,4 +1,4 @@
-"""Description of a tokenizer for a run, read from its folder without transformers if that is exact."""
+"""Description of a tokenizer for a run, read from its folder."""
 
 from __future__ import annotations
 
@@ -37,8 +37,6 @@ class TokenizerDescription:
     """The content of the folder's files by name. They are copied to `OUT/tokenizer`."""
     notes: tuple[str, ...]
     """Messages for the user about how the tokenizer was read."""
-    converted_by: str | None
-    """The library that made `tokenizer.json` from other files, and its version; None if the folder contains it."""
     vocab_size: int
     """`len(tokenizer)`."""
     special_token_ids: Mapping[str, int | None]
@@ -107,8 +105,7 @@ def describe_tokenizer(path: str, pad_token: str | None = None) -> TokenizerDesc
 
 
 def _describe(path: str, pad_token: str | None) -> TokenizerDescription:
-    source = load_files(path)
-    files, notes = source.files, source.notes
+    files, notes = load_files(path)
     if pad_token is not None:
         files = _with_pad_token(files, pad_token, path)
     loaded = load_tokenizer(files[JSON].decode())
@@ -122,31 +119,30 @@ def _describe(path: str, pad_token: str | None) -> TokenizerDescription:
     special = {name: _token_id(tokenizer, config, name, path) for name in SPECIAL_NAMES}
     additional = set(map(tokenizer.token_to_id, additional_tokens(config))) - {None}
     boundaries = {special[name] for name in _BOUNDARY_NAMES} - {None}
-    marked_ids = {token["id"] for token in parsed["added_tokens"] if token["special"]}
+    marked = {token["id"] for token in parsed["added_tokens"] if token["special"]}
     control = find_control_ids(parsed, boundaries, additional | ({special["pad"]} - {None}))
     ids = set(tokenizer.get_vocab().values())
     # Ids may have gaps, and an embedding needs a row for the largest id.
     vocab_size = max(tokenizer.get_vocab_size(), max(ids, default=-1) + 1)
-    unused_ids = [number for number in range(vocab_size) if number not in ids]
-    if unused_ids:
-        shown = ", ".join(map(str, unused_ids[:3])) + (", …" if len(unused_ids) > 3 else "")
+    unused = [number for number in range(vocab_size) if number not in ids]
+    if unused:
+        shown = ", ".join(map(str, unused[:3])) + (", …" if len(unused) > 3 else "")
         notes.append(
-            f"--tokenizer {path}: {counted(len(unused_ids), 'id')} of its {vocab_size:,} ({shown}) have no token"
+            f"--tokenizer {path}: {counted(len(unused), 'id')} of its {vocab_size:,} ({shown}) have no token"
         )
     template = find_template(loaded)
-    too_large_ids = [number for number in (*template.prefix, *template.suffix) if number >= vocab_size]
-    if too_large_ids:
+    beyond = [number for number in (*template.prefix, *template.suffix) if number >= vocab_size]
+    if beyond:
         raise UsageError(
-            f"--tokenizer {path}: its post-processor adds the id {too_large_ids[0]}, and its {vocab_size:,} ids are "
-            "smaller; correct post_processor in its tokenizer.json"
+            f"--tokenizer {path}: its post-processor adds the id {beyond[0]}, and its {vocab_size:,} ids are smaller; "
+            "correct post_processor in its tokenizer.json"
         )
     return TokenizerDescription(
         files=files,
         notes=tuple(excerpt(note, MAX_MESSAGE) for note in notes),
-        converted_by=source.converted_by,
         vocab_size=vocab_size,
         special_token_ids=special,
-        all_special_ids=tuple(sorted(marked_ids | additional | (set(special.values()) - {None}))),
+        all_special_ids=tuple(sorted(marked | additional | (set(special.values()) - {None}))),
         control_ids=control,
         template=template,
     )
@@ -167,21 +163,19 @@ def _with_pad_token(files: Mapping[str, bytes], token: str, path: str) -> dict[s
     If it was an ordinary token, it becomes an added one, since AutoTokenizer makes every pad token an added token.
     """
     loaded = load_tokenizer(files[JSON].decode())
-    pad_id = loaded.tokenizer.token_to_id(token)
-    if pad_id is None:
+    number = loaded.tokenizer.token_to_id(token)
+    if number is None:
         raise UsageError(f"--pad_token {token}: is not in the vocabulary of --tokenizer {path}")
     changed = {
         name: dump_json({**json.loads(files[name]), "pad_token": token})
         for name in (MAP, CONFIG)
         if name in files
     }
-    added_tokens = loaded.parsed["added_tokens"]
-    if all(entry["id"] != pad_id for entry in added_tokens):
+    if all(entry["id"] != number for entry in loaded.parsed["added_tokens"]):
         flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-        added_tokens = sorted(
-            [*added_tokens, {"id": pad_id, "content": token, **flags, "special": True}], key=itemgetter("id")
-        )
-        changed[JSON] = dump_with_model({**loaded.parsed, "added_tokens": added_tokens}, files[JSON])
+        entry = {"id": number, "content": token, **flags, "special": True}
+        added = sorted([*loaded.parts["added_tokens"], entry], key=itemgetter("id"))
+        changed[JSON] = dump_with_model({**loaded.parts, "added_tokens": added}, files[JSON])
     return {**files, **changed}
 
 
@@ -190,7 +184,7 @@ def _token_id(tokenizer: Tokenizer, config: Mapping, name: str, path: str) -> in
     if not token:
         return None
     token = content(token)
-    token_id = tokenizer.token_to_id(token)
-    if token_id is None:
+    number = tokenizer.token_to_id(token)
+    if number is None:
         raise UsageError(f"--tokenizer {path}: its {name}_token '{excerpt(token)}' is not in its vocabulary")
-    return token_id
+    return number

@@ -123,7 +123,7 @@ def _download(name: str) -> dict[str, bytes]:
         )
     except HFValidationError as error:  # a path, not the name of a repository
         raise UsageError(f"--tokenizer {name}: no such folder; {_REMEDY}") from error
-    except (OSError, ValueError) as error:
+    except Exception as error:  # the client's own, or one of its network library
         raise UsageError(
             f"--tokenizer {name}: neither a folder with a tokenizer nor a repository on the hub "
             f"({first_line(error)}); {_REMEDY}"

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from huggingface_hub import CommitOperationAdd, HfApi
-from huggingface_hub.utils import validate_repo_id
-
 from beam_pipeline.support.errors import DataError, UsageError
+from beam_pipeline.tokenization.folder_files import first_line
 
 
 def check_repo(repo: str) -> None:
@@ -16,6 +14,8 @@ def check_repo(repo: str) -> None:
     Raises:
         UsageError: If the hub does not allow this name.
     """
+    from huggingface_hub.utils import validate_repo_id  # half a second to import, and hardly any run pushes
+
     try:
         validate_repo_id(repo)
     except ValueError as error:
@@ -33,6 +33,8 @@ def push(files: Mapping[str, bytes], repo: str, *, place: str) -> str:
     Raises:
         DataError: If the hub cannot be reached or refuses the commit. The files themselves are finished.
     """
+    from huggingface_hub import CommitOperationAdd, HfApi
+
     api = HfApi()
     try:
         created = api.create_repo(repo, exist_ok=True)
@@ -41,10 +43,10 @@ def push(files: Mapping[str, bytes], repo: str, *, place: str) -> str:
             for name, data in sorted(files.items())
         ]
         commit = api.create_commit(created.repo_id, operations, commit_message="Add tokenizer")
-    # These include the client's own errors, network errors and a missing login.
-    except (OSError, ValueError) as error:
+    # The client's own errors, a missing login, and network errors: those of the library that its release uses.
+    except Exception as error:
         raise DataError(
-            f"--push_to_hub {repo}: {str(error).strip().splitlines()[0]}; the tokenizer itself is finished, in "
+            f"--push_to_hub {repo}: {first_line(error)}; the tokenizer itself is finished, in "
             f"{place}; to push it, run the same command with --resume"
         ) from error
     return commit.commit_url

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from beam_pipeline.support.amounts import counted
 from beam_pipeline.support.errors import UsageError
-from beam_pipeline.tokenization.conversion import is_known_class
 from beam_pipeline.tokenization.template import find_template
 from beam_pipeline.tokenization.tokenizer_json import LoadedTokenizer
 
@@ -28,28 +27,38 @@ _HARMLESS = {
 }
 
 
-def runs_code(config: Mapping) -> bool:
-    """Determines whether AutoTokenizer would need code of the folder for a tokenizer with this config."""
-    name = config.get("tokenizer_class")
-    if not isinstance(name, str) or not _classes(config):
-        return False
-    return not is_known_class(name)
+def code_classes(auto_map: Any) -> list[str | None]:
+    """Returns the names of the slow and the fast tokenizer class in an `auto_map`. Both are code of the folder."""
+    entry = auto_map.get("AutoTokenizer") if isinstance(auto_map, Mapping) else auto_map
+    if entry is None:
+        return []
+    classes = entry if isinstance(entry, list) else [entry if isinstance(entry, str) else None]
+    if classes and str(classes[0]).endswith("Fast") and not any(classes[1:]):
+        return [None, classes[0]]  # there is no slow class, as in transformers 5
+    return classes
 
 
-def config_without_code(config: Mapping, loaded: LoadedTokenizer, path: str) -> tuple[dict, str]:
-    """Returns a config with which `tokenizer.json` alone determines the ids, if the code cannot change them.
+def check_code(config: Mapping, name: str | None, auto_map: Any, loaded: LoadedTokenizer, path: str) -> str:
+    """Checks that the code cannot change the ids of `tokenizer.json`.
 
     A fast class loads `tokenizer.json`. By convention it changes no more than the tokens around a text, according to
     `add_bos_token` and `add_eos_token`, and these must already be those of `tokenizer.json`.
 
+    Args:
+        config: The folder's `tokenizer_config.json`.
+        name: The class that it names.
+        auto_map: The entry that names the classes' code.
+        loaded: The folder's `tokenizer.json`.
+        path: The folder, for messages.
+
     Returns:
-        The config, and a note for the user.
+        A note for the user.
 
     Raises:
         UsageError: If the code may give other ids.
     """
-    name, classes = config["tokenizer_class"], _classes(config)
-    code = f"--tokenizer {path}: its class {name} is code (auto_map), which is not run"
+    classes = code_classes(auto_map)
+    code = f"--tokenizer {path}: its class {name or classes[-1]} is code (auto_map), which is not run"
     reason = None
     options = sorted(key for key, value in config.items() if value and key not in _HARMLESS)
     if len(classes) < 2 or not classes[1]:
@@ -64,29 +73,4 @@ def config_without_code(config: Mapping, loaded: LoadedTokenizer, path: str) -> 
                 reason = f"{key} is {str(config[key]).lower()}, but tokenizer.json adds {added} token"
     if reason is not None:
         raise UsageError(f"{code}, and {reason}; {_REMEDY}")
-    plain_config = {key: value for key, value in config.items() if key != "auto_map"}
-    note = f"{code}; tokenizer.json is used as it is"
-    added = config.get("added_tokens_decoder") or {}
-    if not isinstance(added, Mapping) or not all(isinstance(token, Mapping) for token in added.values()):
-        raise UsageError(
-            f"--tokenizer {path}: added_tokens_decoder in tokenizer_config.json has no tokens by their ids"
-        )
-    renumbered = [
-        f"{token.get('content')} ({number})"
-        for number, token in added.items()
-        if str(loaded.tokenizer.token_to_id(str(token.get("content")))) != number
-    ]
-    if renumbered:
-        shown = renumbered[0] + (", …" if len(renumbered) > 1 else "")
-        note += f", without {counted(len(renumbered), 'token')} of tokenizer_config.json ({shown}): they get new ids"
-    return plain_config, note
-
-
-def _classes(config: Mapping) -> list[str | None]:
-    """Returns the names of the slow and the fast class, if these are code."""
-    auto_map = config.get("auto_map")
-    entry = auto_map.get("AutoTokenizer") if isinstance(auto_map, Mapping) else auto_map
-    classes = [entry] if isinstance(entry, str) else entry if isinstance(entry, list) else []
-    if classes and str(classes[0]).endswith("Fast") and not any(classes[1:]):
-        return [None, classes[0]]  # there is no slow class, as in transformers 5
-    return classes
+    return f"{code}; tokenizer.json is used as it is"

@@ -1,7 +1,7 @@
 """`tokenizer_config.json`: the class and the special tokens that it names, in the form that AutoTokenizer respects.
 
-The class `PreTrainedTokenizerFast` uses `tokenizer.json` unchanged. Other classes may change parts of it according to
-the config (Llama's add_bos_token, BERT's do_lower_case).
+The class `PreTrainedTokenizerFast` uses `tokenizer.json` unchanged in transformers 4 and 5. Other classes change parts
+of it according to the config (Llama's add_bos_token, BERT's do_lower_case), or, in version 5, replace them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Any
 
 from beam_pipeline.support.errors import UsageError
 from beam_pipeline.tokenization.folder_files import ADDED, MAP
+from beam_pipeline.tokenization.tokenizer_classes import BACKEND_CLASS, PLAIN_CLASS
 from beam_pipeline.tokenization.tokenizer_json import LoadedTokenizer
+from tokenmill_reader.console.escaping import excerpt
 from tokenmill_reader.format.names import SPECIAL_NAMES
 
 _MAX_TOKEN_CHARS = 10_000
@@ -20,16 +22,14 @@ _MAX_TOKEN_CHARS = 10_000
 # Entries that list special tokens without one of these roles. Only transformers 5 writes the last one.
 _LISTS = ("additional_special_tokens", "extra_special_tokens", "model_specific_special_tokens")
 
-_BACKEND_CLASS = "TokenizersBackend"
-
 # Entries that describe how transformers 5 loaded the tokenizer that it saved.
 _STATE = ("backend", "is_local", "local_files_only")
 
-PLAIN_CLASS = "PreTrainedTokenizerFast"
-PLAIN_CLASSES = (PLAIN_CLASS, "PreTrainedTokenizer", _BACKEND_CLASS)
-
-# Options that replace tokenizer.json or change its pre-tokenizer.
-REPLACING_OPTIONS = ("from_slow", "fast_tokenizer_files", "fix_mistral_regex")
+# Options that replace tokenizer.json or parts of it: in some release, also in that of the plain class.
+_REPLACING_OPTIONS = (
+    *("from_slow", "fast_tokenizer_files", "fix_mistral_regex"),
+    *("add_bos_token", "add_eos_token", "auto_map"),
+)
 
 
 def check_tokens(config: Mapping, name: str, path: str) -> None:
@@ -45,6 +45,11 @@ def check_tokens(config: Mapping, name: str, path: str) -> None:
                 f"--tokenizer {path}: {key} in {name} is not a token: a text of at most {_MAX_TOKEN_CHARS:,} "
                 "characters, or an object with such a content"
             )
+    if not all(key.isdecimal() for key in decoder):
+        raise UsageError(
+            f"--tokenizer {path}: added_tokens_decoder in {name} has no tokens by their ids: "
+            f"{excerpt(next(key for key in decoder if not key.isdecimal()))}"
+        )
 
 
 def _is_token(token: Any) -> bool:
@@ -73,11 +78,25 @@ def additional_tokens(config: Mapping) -> list[str]:
     return list(map(content, tokens))
 
 
+def with_tokens_as_text(config: Mapping) -> dict:
+    """Returns a config that names its special tokens by their texts. `added_tokens_decoder` has their flags."""
+    changed = dict(config)
+    for key in (*(f"{name}_token" for name in SPECIAL_NAMES), *_LISTS):
+        value = config.get(key)
+        if isinstance(value, list):
+            changed[key] = list(map(content, value))
+        elif isinstance(value, Mapping) and key in _LISTS:
+            changed[key] = {name: content(token) for name, token in value.items()}
+        elif key in config:
+            changed[key] = content(value) if value else None
+    return changed
+
+
 def as_plain_class(config: Mapping, parsed: Mapping) -> dict:
     """Returns a config with which AutoTokenizer uses a parsed `tokenizer.json` unchanged."""
     # AutoTokenizer would change the pre-tokenizer to agree with the config.
     prefix_space = bool((parsed["pre_tokenizer"] or {}).get("add_prefix_space", False))
-    entries = {key: value for key, value in config.items() if key not in (*REPLACING_OPTIONS, "auto_map")}
+    entries = {key: value for key, value in config.items() if key not in _REPLACING_OPTIONS}
     return {**entries, "tokenizer_class": PLAIN_CLASS, "add_prefix_space": prefix_space}
 
 
@@ -108,7 +127,7 @@ def is_consistent(config: Mapping, files: Mapping[str, bytes], loaded: LoadedTok
         named.append(parsed["padding"]["pad_token"])
     if not set(named) <= {token.content for token in added.values()}:
         return False
-    if any(config.get(key) for key in REPLACING_OPTIONS):
+    if any(config.get(key) is not None for key in _REPLACING_OPTIONS):
         return False
     own_token = (parsed["pre_tokenizer"] or {}).get("add_prefix_space")
     return own_token is None or own_token == config.get("add_prefix_space", False)
@@ -119,9 +138,7 @@ def is_of_version_5(config: Mapping) -> bool:
 
     Transformers 4 always adds `added_tokens_decoder`, and writes `extra_special_tokens` as an object.
     """
-    if config.get("tokenizer_class") == _BACKEND_CLASS or isinstance(
-        config.get("extra_special_tokens"), list
-    ):
+    if config.get("tokenizer_class") == BACKEND_CLASS or isinstance(config.get("extra_special_tokens"), list):
         return True
     if "model_specific_special_tokens" in config:
         return True

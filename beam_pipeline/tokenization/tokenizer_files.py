@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 from beam_pipeline.support.errors import UsageError
-from beam_pipeline.tokenization.conversion import convert, converter
+from beam_pipeline.tokenization.conversion import convert
 from beam_pipeline.tokenization.folder_files import (
+    ADDED,
     CONFIG,
     JSON,
     MAP,
@@ -20,9 +20,16 @@ from beam_pipeline.tokenization.folder_files import (
     first_line,
     parse_json,
 )
-from beam_pipeline.tokenization.remote_code import config_without_code, runs_code
-from beam_pipeline.tokenization.tokenizer_config import (
+from beam_pipeline.tokenization.remote_code import check_code, code_classes
+from beam_pipeline.tokenization.resolution import resolve
+from beam_pipeline.tokenization.tokenizer_classes import (
+    PLAIN,
+    PLAIN_CLASS,
     PLAIN_CLASSES,
+    TokenizerClass,
+    find_class,
+)
+from beam_pipeline.tokenization.tokenizer_config import (
     as_plain_class,
     check_tokens,
     in_version_4,
@@ -30,10 +37,11 @@ from beam_pipeline.tokenization.tokenizer_config import (
     is_of_version_5,
     named_tokens,
 )
-from beam_pipeline.tokenization.tokenizer_json import LoadedTokenizer, dump_with_model, load_tokenizer
+from beam_pipeline.tokenization.tokenizer_json import LoadedTokenizer, load_tokenizer
+from tokenmill_reader.console.escaping import excerpt
 
 # The usual names of special tokens, for folders that do not define their roles.
-_USUAL_TOKENS = {
+_WELL_KNOWN = {
     "pad": ("<pad>", "[PAD]", "<|pad|>", "<|padding|>"),
     "mask": ("<mask>", "[MASK]", "<|mask|>"),
     "bos": ("<s>", "<bos>", "[BOS]", "<|begin_of_text|>", "<|startoftext|>", "<|endoftext|>"),
@@ -48,23 +56,14 @@ _USUAL_TOKENS = {
 _PATHS = re.compile(r".*_file|(source|target)_spm|vocab")
 
 
-@dataclass(frozen=True)
-class TokenizerFiles:
-    """The files of a tokenizer that AutoTokenizer loads with `tokenizer.json` unchanged."""
-
-    files: Mapping[str, bytes]
-    """The content of each file by its name."""
-    notes: list[str]
-    """Messages for the user about the files."""
-    converted_by: str | None = None
-    """The library that made `tokenizer.json`, and its version; None if the folder's own is used."""
-
-
-def load_files(path: str) -> TokenizerFiles:
+def load_files(path: str) -> tuple[dict[str, bytes], list[str]]:
     """Reads a tokenizer from a folder or the hub, and makes its `tokenizer.json` the only file that determines ids.
 
-    `AutoTokenizer` may change a `tokenizer.json` according to other files of the folder. These changes are applied
-    here. Everything else, especially the vocabulary, is kept byte for byte. No code from the folder is run.
+    What the other files define is applied to it by rules that depend on no release of transformers. The vocabulary is
+    kept byte for byte. No code from the folder is run.
+
+    Returns:
+        The content of each file by its name, and messages for the user.
 
     Raises:
         UsageError: If there is no tokenizer, or it cannot be loaded.
@@ -73,25 +72,49 @@ def load_files(path: str) -> TokenizerFiles:
     original = _load_json(files[JSON], path) if JSON in files else None
     files = _with_clean_configs(files, original, path)
     config, model_config = (parse_json(files, name, path) for name in (CONFIG, MODEL_CONFIG))
-    named_class = config.get("tokenizer_class")
-    known_class = named_class or model_config.get("tokenizer_class") or model_config.get("model_type")
+    named_class = config.get("tokenizer_class") or model_config.get("tokenizer_class")
+    if not isinstance(named_class, str | None):
+        raise UsageError(f"--tokenizer {path}: tokenizer_class is not a name: {excerpt(str(named_class))}")
+    tokenizer_class = find_class(config, model_config)
+    auto_map = config.get("auto_map") or model_config.get("auto_map")
+    is_code = bool(code_classes(auto_map)) and not (tokenizer_class and tokenizer_class.is_known)
+    config = _with_map(config, files, path)
     if original is None:
-        _check_readable(files, known_class, path)
-    elif not known_class:
-        return _without_model_config(_with_config(path, files, config, original))
-    notes: list[str] = []
-    if original is not None and runs_code(config):
-        config, note = config_without_code(config, original, path)
-        config = as_plain_class(config, original.parsed)
-        named_class = config["tokenizer_class"]
-        files = {**files, CONFIG: dump_json(config)}
-        notes.append(note)
-    if original is not None and named_class in PLAIN_CLASSES and is_consistent(config, files, original):
-        return _without_model_config(TokenizerFiles(files, notes))
-    code = "auto_map" in {**config, **model_config}
-    converted = convert(path, files, original, named_class=named_class, code=code)
-    unchanged = converted[JSON] == files.get(JSON)
-    return TokenizerFiles(converted, notes, None if unchanged else converter())
+        return _converted(files, config, tokenizer_class, path, is_code=is_code)
+    if named_class in PLAIN_CLASSES and is_consistent(config, files, original):
+        return {name: data for name, data in files.items() if name != MODEL_CONFIG}, []
+    notes = []
+    if is_code:
+        notes.append(check_code(config, named_class, auto_map, original, path))
+    elif tokenizer_class is not None and not tokenizer_class.is_known:
+        notes.append(
+            f"--tokenizer {path}: its tokenizer.json is used as it is, without what {named_class} may change"
+        )
+    if tokenizer_class is None or not (tokenizer_class.is_known or named_tokens(config)):
+        roles, note = _usual_roles(config, original, path)
+        config, notes = {**roles, **config}, [*notes, *note]
+    if original.parsed["padding"]:
+        config = {"pad_token": original.parsed["padding"]["pad_token"], **config}
+    resolved, more = resolve(files, config, original, tokenizer_class or PLAIN, path)
+    return resolved, [*notes, *more]
+
+
+def _converted(
+    files: Mapping[str, bytes],
+    config: Mapping,
+    tokenizer_class: TokenizerClass | None,
+    path: str,
+    *,
+    is_code: bool,
+) -> tuple[dict[str, bytes], list[str]]:
+    """Returns what `load_files` returns, for a folder without `tokenizer.json`."""
+    _check_readable(files, tokenizer_class, path, is_code=is_code)
+    data, post_processor = convert(files, config, tokenizer_class, path)
+    files = {**files, JSON: data}
+    original = _load_json(files[JSON], path)
+    resolved, notes = resolve(files, config, original, tokenizer_class, path, post_processor=post_processor)
+    kept = {name for name in resolved if name in (JSON, CONFIG) or name.endswith(".jinja")}
+    return {name: resolved[name] for name in sorted(kept)}, notes
 
 
 def _load_json(data: bytes, path: str) -> LoadedTokenizer:
@@ -111,7 +134,7 @@ def _with_clean_configs(
     AutoTokenizer prefers a path in a config, such as `vocab_file`, to the file in the folder. It would fail on other
     machines, and could lead to any file of this one.
 
-    Transformers 5 reads the `tokenizer.json` of a folder that it has written as it is, so 4 must not change it either.
+    The `tokenizer.json` of a folder that transformers 5 has written contains all that its config says.
     """
     changed = dict(files)
     for name in (CONFIG, MAP):
@@ -134,52 +157,54 @@ def _is_path(key: str, value: Any) -> bool:
     return bool(_PATHS.fullmatch(key)) and not is_vocabulary
 
 
-def _check_readable(files: Mapping[str, bytes], known_class: str | None, path: str) -> None:
-    """Checks that a folder without `tokenizer.json` can be converted.
+def _check_readable(
+    files: Mapping[str, bytes], tokenizer_class: TokenizerClass | None, path: str, *, is_code: bool
+) -> None:
+    """Checks that a folder without `tokenizer.json` names a class that can be converted.
 
     Raises:
-        UsageError: If it cannot.
+        UsageError: If it does not.
     """
     if TEKKEN in files:
         raise UsageError(
             f"--tokenizer {path}: {TEKKEN} is the format of mistral_common, which transformers cannot read; use the "
             "tokenizer.json of the model's repository on the Hugging Face hub"
         )
-    if not known_class:
+    if is_code:
+        raise UsageError(
+            f"--tokenizer {path}: its class is defined by code in its repository (auto_map), which is not run; convert "
+            f"it to a {PLAIN_CLASS} with a tokenizer.json"
+        )
+    if tokenizer_class is None:
         raise UsageError(
             f"--tokenizer {path}: has no tokenizer.json, and neither tokenizer_config.json names a tokenizer_class "
-            f"nor config.json a model_type, so {', '.join(sorted(files))} cannot be read; save the tokenizer with "
-            "save_pretrained, or add tokenizer.json"
+            f"nor config.json a known model_type, so {', '.join(sorted(files))} cannot be read; save the tokenizer "
+            "with save_pretrained, or add tokenizer.json"
         )
 
 
-def _without_model_config(tokenizer: TokenizerFiles) -> TokenizerFiles:
-    """Omits the model's config, because of which transformers 5 may choose another class."""
-    files = {name: data for name, data in tokenizer.files.items() if name != MODEL_CONFIG}
-    return replace(tokenizer, files=files)
+def _with_map(config: Mapping, files: Mapping[str, bytes], path: str) -> dict:
+    """Returns a config with the special tokens that older folders name in files of their own."""
+    for number in parse_json(files, ADDED, path).values():
+        if type(number) is not int or number < 0:
+            raise UsageError(f"--tokenizer {path}: {excerpt(str(number))} in {ADDED} is not an id")
+    names = {} if "added_tokens_decoder" in config else parse_json(files, MAP, path)
+    return {**config, **names}
 
 
-def _with_config(
-    path: str, files: Mapping[str, bytes], config: Mapping, original: LoadedTokenizer
-) -> TokenizerFiles:
-    """Adds a config that makes AutoTokenizer use tokenizer.json unchanged, to a folder that names no class."""
-    changed = as_plain_class(config, original.parsed)
-    notes = []
-    if not named_tokens({**parse_json(files, MAP, path), **config}):
-        added_tokens = {token["content"] for token in original.parsed["added_tokens"]}
-        roles = {
-            name: next((token for token in tokens if token in added_tokens), None)
-            for name, tokens in _USUAL_TOKENS.items()
-        }
-        roles = {name: token for name, token in roles.items() if token is not None}
-        changed.update({f"{name}_token": token for name, token in roles.items()})
-        described = ", ".join(f"{name} {token}" for name, token in roles.items()) or "none"
-        notes = [
-            f"--tokenizer {path}: no file defines the roles of its special tokens; according to their usual names they "
-            f"are: {described}"
-        ]
-    data = files[JSON]
-    # AutoTokenizer would add the token of a saved padding as the pad token.
-    if original.parsed["padding"] or original.parsed["truncation"]:
-        data = dump_with_model({**original.parsed, "padding": None, "truncation": None}, data)
-    return TokenizerFiles({**files, JSON: data, CONFIG: dump_json(changed)}, notes)
+def _usual_roles(config: Mapping, original: LoadedTokenizer, path: str) -> tuple[dict[str, str], list[str]]:
+    """Returns the special tokens of a folder that names none, by their usual names, and a note about them."""
+    if named_tokens(config):
+        return {}, []
+    added = {token["content"] for token in original.parsed["added_tokens"]}
+    usual = {
+        role: next((token for token in tokens if token in added), None)
+        for role, tokens in _WELL_KNOWN.items()
+    }
+    roles = {role: token for role, token in usual.items() if token is not None}
+    described = ", ".join(f"{role} {token}" for role, token in roles.items()) or "none"
+    note = (
+        f"--tokenizer {path}: no file defines the roles of its special tokens; according to their usual names they "
+        f"are: {described}"
+    )
+    return {f"{role}_token": token for role, token in roles.items()}, [note]

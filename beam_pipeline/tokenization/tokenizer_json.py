@@ -59,6 +59,8 @@ class LoadedTokenizer:
     """HF's tokenizer, without truncation and padding."""
     parsed: Mapping
     """The file in the form that the current `tokenizers` writes, whatever version wrote the file."""
+    parts: Mapping
+    """The file without its model, as it is written."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -74,7 +76,8 @@ def load_tokenizer(tokenizer_json: str) -> LoadedTokenizer:
     """
     tokenizer = Tokenizer.from_str(tokenizer_json)
     unigram = isinstance(tokenizer.model, Unigram)
-    raw_model = json.loads(tokenizer_json, parse_float=_parse_score if unigram else None)["model"]
+    raw_parts = json.loads(tokenizer_json, parse_float=_parse_score if unigram else None)
+    raw_model = raw_parts.pop("model")
     if unigram:
         raw_model["vocab"] = [
             [piece, Score(str(score)) if isinstance(score, int) else score]
@@ -90,7 +93,7 @@ def load_tokenizer(tokenizer_json: str) -> LoadedTokenizer:
             tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge)
             for merge in raw_model["merges"]
         ]
-    return LoadedTokenizer(tokenizer, {**parts, "model": model})
+    return LoadedTokenizer(tokenizer, {**parts, "model": model}, {"added_tokens": [], **raw_parts})
 
 
 class Score(float):
@@ -147,7 +150,7 @@ def dump_with_model(parts: Mapping, data: bytes) -> bytes:
     """Returns a tokenizer.json with the components `parts` and the unchanged text of another one's model.
 
     Args:
-        parts: The components of a parsed tokenizer. Its model is ignored.
+        parts: The other components of a tokenizer.
         data: The content of the tokenizer.json with the model.
     """
     members = json.dumps({key: value for key, value in parts.items() if key != "model"}, ensure_ascii=False)

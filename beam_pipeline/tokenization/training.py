@@ -9,11 +9,9 @@ from __future__ import annotations
 import functools
 import json
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from tokenizers import (
     AddedToken,
@@ -31,7 +29,10 @@ from beam_pipeline.support.errors import DataError
 from beam_pipeline.tokenization import normalization
 from beam_pipeline.tokenization.byte_level import byte_characters
 from beam_pipeline.tokenization.byte_units import UNITS
+from beam_pipeline.tokenization.folder_files import CONFIG, JSON, MAP
 from beam_pipeline.tokenization.normalization import FOLD_SPACE
+from beam_pipeline.tokenization.tokenizer_classes import PLAIN_CLASS
+from beam_pipeline.tokenization.tokenizer_config import added_tokens_decoder
 from beam_pipeline.tokenization.unigram_pieces import train_pieces
 
 # `tokenizers`' trainers get texts in pieces of this many characters, since they use 100 bytes of memory per character.
@@ -52,6 +53,9 @@ _SIGNS = r"!-/:-@\[-`{-~\u00a1-\u00bf\u2010-\u2027\u2030-\u205e\u3001-\u303f\uff
 _WORDS = re.compile(rf" ?[{_SIGNS}]+| ?\d+| ?[^\s\d{_SIGNS}]+|[^\S \n]+|[ \n]+(?![^ \n])|[ \n]")
 _BYTE_CHARACTERS = {chr(byte): char for byte, char in byte_characters().items()}
 
+# What transformers writes as `model_max_length` of a tokenizer without a limit.
+_UNLIMITED = int(1e30)
+
 
 @dataclass(frozen=True)
 class TrainedTokenizer:
@@ -66,17 +70,25 @@ class TrainedTokenizer:
 
     def files(self) -> dict[str, bytes]:
         """Returns the content of the folder's files by name."""
-        from transformers import PreTrainedTokenizerFast
-
-        fast = PreTrainedTokenizerFast(
-            tokenizer_object=self.tokenizer,
-            model_input_names=list(self.model_inputs),
-            clean_up_tokenization_spaces=False,
+        # As transformers 4.57 writes them; 5 reads that form, too.
+        config = {
+            "added_tokens_decoder": added_tokens_decoder(json.loads(self.tokenizer.to_str())),
+            "clean_up_tokenization_spaces": False,
+            "extra_special_tokens": {},
+            "model_input_names": self.model_inputs,
+            "model_max_length": _UNLIMITED,
+            "tokenizer_class": PLAIN_CLASS,
             **self.special_tokens,
-        )
-        with tempfile.TemporaryDirectory() as folder:
-            fast.save_pretrained(folder)
-            return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
+        }
+        return {
+            JSON: self.tokenizer.to_str(pretty=True).encode(),
+            CONFIG: _dump(config),
+            MAP: _dump(self.special_tokens),
+        }
+
+
+def _dump(value: Mapping) -> bytes:
+    return (json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
 def train(

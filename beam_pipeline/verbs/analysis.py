@@ -29,10 +29,10 @@ import numpy as np
 from beam_pipeline.dataset import lock
 from beam_pipeline.dataset.own_files import SAVED_MODEL_RECORD, own_saved_model
 from beam_pipeline.options.command_line import Parsed, parse
-from beam_pipeline.options.verbs import AnalyzeConfig
+from beam_pipeline.options.dataset_options import AnalyzeConfig
 from beam_pipeline.runners import beam_options
 from beam_pipeline.runners.run import run
-from beam_pipeline.support import filesystem
+from beam_pipeline.support import extras, filesystem
 from beam_pipeline.support.console import print_document
 from beam_pipeline.views.reading import FinishedSplit, open_dataset
 from tokenmill_reader.format.manifest import describe_file
@@ -48,9 +48,11 @@ def main(argv: Sequence[str] | Parsed) -> None:
     """Runs the verb with these arguments.
 
     Raises:
+        UsageError: If tensorflow-transform is not installed.
         DataError: If the folder is not a finished dataset.
     """
     config, _ = parse(AnalyzeConfig, argv)
+    extras.require("analyze")
     dataset = filesystem.absolute(config.dataset)
     with lock.hold_dataset(dataset, verb="analyze"):
         analyzed = {}

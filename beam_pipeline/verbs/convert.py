@@ -12,7 +12,7 @@ from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.formats.choice import format_class, format_of
 from beam_pipeline.options.command_line import Parsed, parse
-from beam_pipeline.options.verbs import ConvertConfig
+from beam_pipeline.options.dataset_options import ConvertConfig
 from beam_pipeline.runners import beam_options, launching
 from beam_pipeline.runners.launching import Launch
 from beam_pipeline.steps.convert import (

@@ -23,7 +23,7 @@ from beam_pipeline.sources.units import WorkUnit, read_plan
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError
 from beam_pipeline.support.hashing import place_hashes
-from beam_pipeline.support.progress import Address, Reporter
+from beam_pipeline.support.progress import Address, Reporter, UnitProgress
 
 # The largest number of files of a sample, for any number of work units.
 _MAX_FILES = 64
@@ -89,7 +89,8 @@ class SampleUnit(beam.DoFn):
         job = self._job
         hashes: list[np.ndarray] = []
         texts: list[bytes] = []
-        for batch in read_unit(unit, job.read_options):
+        progress = UnitProgress(self._reporter, "sample", unit.bytes)
+        for batch in read_unit(unit, job.read_options, progress.advance):
             if batch.bad_records and not job.skip_bad:
                 raise DataError(describe(unit, batch.bad_records[0]))
             self._bad_records.inc(len(batch.bad_records))
@@ -102,7 +103,7 @@ class SampleUnit(beam.DoFn):
         if texts:
             sampled = pa.record_batch([np.concatenate(hashes), texts], schema=_SCHEMA)
             yield unit.index * _MAX_FILES // job.num_units, (unit.index, sampled)
-        self._reporter.add("sample", unit.bytes)
+        progress.finish()
 
 
 def write_file(element: tuple[int, Iterable[tuple[int, pa.RecordBatch]]], folder: str) -> None:

@@ -16,7 +16,7 @@ from beam_pipeline.engines.documents import DocumentTokenizer
 from beam_pipeline.engines.token_arrays import id_dtype
 from beam_pipeline.formats.base import DocumentFormat, RowFormat
 from beam_pipeline.formats.choice import format_for
-from beam_pipeline.options.verbs import PrepareConfig
+from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.rows.packing import Packer

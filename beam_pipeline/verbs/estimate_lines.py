@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from beam_pipeline.engines.token_arrays import id_dtype
 from beam_pipeline.options.option_values import PRICES
-from beam_pipeline.options.verbs import PrepareConfig
+from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.rows.routing import ShardLayout
 from beam_pipeline.sources.plan import InputPlan
 from beam_pipeline.support import memory

@@ -10,7 +10,7 @@ from beam_pipeline.options.verbs import FollowConfig
 from beam_pipeline.runners import beam_options
 from beam_pipeline.runners.dataflow.following import CancelRequest, DataflowJobFollower
 from beam_pipeline.runners.dataflow.launch import new_client
-from beam_pipeline.support import filesystem
+from beam_pipeline.support import extras, filesystem
 from beam_pipeline.support.console import print_document
 
 
@@ -18,9 +18,11 @@ def main(argv: Sequence[str] | Parsed) -> None:
     """Runs the verb; returns when the job is done.
 
     Raises:
+        UsageError: If Google Cloud's packages are not installed.
         DataError: If the job failed, was cancelled, or cannot be found.
     """
     config, beam_args = parse(FollowConfig, argv)
+    extras.require("gcp")
     options = beam_options.parse([*beam_args, "--project", config.project, "--region", config.region])
     filesystem.configure(options)
     request = CancelRequest()

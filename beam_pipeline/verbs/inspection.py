@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from beam_pipeline.options.command_line import Parsed, parse
-from beam_pipeline.options.verbs import InspectConfig
+from beam_pipeline.options.dataset_options import InspectConfig
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.amounts import counted
 from beam_pipeline.support.console import print_document

@@ -19,14 +19,14 @@ from beam_pipeline.engines.unknown_text import describe_unknown
 from beam_pipeline.formats.choice import format_class, format_for
 from beam_pipeline.native import library as native
 from beam_pipeline.options.command_line import Parsed, parse
-from beam_pipeline.options.verbs import PrepareConfig
+from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.runners import beam_options, launching
 from beam_pipeline.runners.launching import Launch
 from beam_pipeline.sources.plan import InputPlan
 from beam_pipeline.sources.units import write_plan
 from beam_pipeline.steps import graph
 from beam_pipeline.steps.job import Job
-from beam_pipeline.support import filesystem, memory
+from beam_pipeline.support import extras, filesystem, memory
 from beam_pipeline.support.console import print_document
 from beam_pipeline.support.errors import UsageError
 from beam_pipeline.tokenization.description import TokenizerDescription, describe_tokenizer
@@ -93,7 +93,6 @@ class CheckedRun:
                 "special_token_ids": {**tokenizer.special_token_ids, "pad": self.pad_id},
                 "all_special_ids": list(tokenizer.all_special_ids),
                 "control_ids": sorted(tokenizer.control_ids),
-                **({"converted_by": tokenizer.converted_by} if tokenizer.converted_by else {}),
                 "files": files,
             },
         }
@@ -170,9 +169,11 @@ def check_run(config: PrepareConfig, launch: Launch, planned: InputPlan | None =
     """Reads the tokenizer, plans the input and looks at it, unless it is `planned` already.
 
     Raises:
-        UsageError: If they contradict the options, the format of the output needs a package that is not installed, or
-            the run needs more memory than is available.
+        UsageError: If they contradict the options, an option needs a package that is not installed, or the run needs
+            more memory than is available.
     """
+    if config.analyze:
+        extras.require("analyze", "--analyze")
     format_class(config.output_format, of_documents=config.packing == "none").check_packages()
     tokenizer = describe_tokenizer(config.tokenizer, config.pad_token)
     if tokenizer.vocab_size > MOST_IDS:

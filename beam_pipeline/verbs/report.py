@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from beam_pipeline.dataset import lock
 from beam_pipeline.dataset.own_pages import is_own_page, signed_page
 from beam_pipeline.options.command_line import Parsed, parse
-from beam_pipeline.options.verbs import ReportConfig
+from beam_pipeline.options.dataset_options import ReportConfig
 from beam_pipeline.report_page.page import render
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.console import print_document

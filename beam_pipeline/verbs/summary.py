@@ -8,7 +8,7 @@ from typing import Any
 
 from beam_pipeline.dataset import manifest
 from beam_pipeline.options.console_options import ConsoleConfig
-from beam_pipeline.options.verbs import PrepareConfig
+from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.amounts import counted, megabytes
 from beam_pipeline.support.console import print_document

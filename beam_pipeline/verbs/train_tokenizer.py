@@ -16,7 +16,7 @@ from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.dataset.output_place import refuse_overlap
 from beam_pipeline.engines.engine import make_engine
 from beam_pipeline.options.command_line import Parsed, parse
-from beam_pipeline.options.verbs import TrainTokenizerConfig
+from beam_pipeline.options.tokenizer_options import TrainTokenizerConfig
 from beam_pipeline.runners import launching
 from beam_pipeline.runners.launching import Launch
 from beam_pipeline.sources.plan import InputPlan
@@ -207,7 +207,7 @@ def _describe(config: TrainTokenizerConfig, planned: InputPlan) -> dict:
         "inputs": planned.describe_files(),
         "versions": {
             "tokenmill": __version__,
-            **{name: version(name) for name in ("tokenizers", "sentencepiece", "transformers")},
+            **{name: version(name) for name in ("tokenizers", "sentencepiece")},
         },
     }
 

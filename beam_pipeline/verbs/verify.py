@@ -15,7 +15,7 @@ from beam_pipeline.checks.shards import ShardFindings, check_shards, shard_check
 from beam_pipeline.checks.split import SplitFindings, conclude_split, examine_split
 from beam_pipeline.dataset import manifest as manifests
 from beam_pipeline.options.command_line import Parsed, parse
-from beam_pipeline.options.verbs import VerifyConfig
+from beam_pipeline.options.dataset_options import VerifyConfig
 from beam_pipeline.support import filesystem, worker_process
 from beam_pipeline.support.amounts import counted
 from beam_pipeline.support.console import print_above, print_document

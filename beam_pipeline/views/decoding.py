@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,11 +12,14 @@ from typing import Any
 from tokenizers.decoders import DecodeStream
 
 from beam_pipeline.support.errors import DataError
+from beam_pipeline.tokenization.byte_level import byte_characters
 from beam_pipeline.tokenization.library_errors import EncodingError, library_errors
 from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
 from tokenmill_reader.format.json_text import parse_json
 
 _MAX_GROWTH = 64  # a foreign tokenizer could make a row's text fill the memory
+_BYTES = {character: byte for byte, character in byte_characters().items()}
+_BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
 
 
 @contextlib.contextmanager
@@ -84,6 +88,14 @@ class TextDecoder:
         """
         text = self._tokenizer.decode([token_id], skip_special_tokens=False) if self._is_byte_level else ""
         return self.token(token_id) if not text or "\ufffd" in text else text.replace(" ", "␣")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Returns the bytes of a token, also if they are a part of a character only."""
+        token = self.token(token_id)
+        if self._is_byte_level and _BYTES.keys() >= set(token):
+            return bytes(map(_BYTES.get, token))
+        byte = _BYTE_TOKEN.fullmatch(token)
+        return bytes([int(byte[1], 16)]) if byte else token.encode(errors="surrogatepass")
 
     @_decoding_errors()
     def pieces(self, ids: Sequence[int]) -> list[DecodedPiece]:

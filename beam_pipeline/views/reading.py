@@ -172,7 +172,7 @@ class FinishedSplit:
             with filesystem.open_file(path) as file:
                 for columns in shard_format.decode(file, path, first, count):
                     for index in range(len(columns["input_ids"])):
-                        yield _row({name: values[index] for name, values in columns.items()}, pad_id)
+                        yield row_of({name: values[index] for name, values in columns.items()}, pad_id)
         except RecordError as error:
             raise DataError(f"{path}: {str(error).removeprefix(path).lstrip(': ')}") from error
         except OSError as error:
@@ -223,6 +223,16 @@ class FinishedSplit:
     def units(self) -> list[WorkUnit]:
         """The plan's work units. Raises the errors of `origin`."""
         return [self._unit(number) for number in range(len(self._unit_lines[0]) - 1)]
+
+    @property
+    def row_table(self) -> RowTable:
+        """The number of rows of each work unit, then of the tails. Raises the errors of `origin`."""
+        return self._unit_lines[1]
+
+    @property
+    def tails(self) -> np.ndarray:
+        """The tokens of each unit's tail, int64 [units]. Raises the errors of `origin`."""
+        return self._unit_lines[2]
 
     def _unit(self, number: int) -> WorkUnit:
         """Returns a work unit. Raises the errors of `origin`."""
@@ -313,7 +323,8 @@ def _document_rows(block: DocumentBlock) -> Iterator[Row]:
         yield Row(block.ids[end - length : end].astype(np.int64), 0, np.zeros(1, np.int64))
 
 
-def _row(columns: Mapping[str, np.ndarray], pad_id: int) -> Row:
+def row_of(columns: Mapping[str, np.ndarray], pad_id: int) -> Row:
+    """Returns the row with these features, integers [max_length] by name."""
     ids = columns["input_ids"]
     tokens = int(columns.get("attention_mask", ids != pad_id).sum())
     starts = None
@@ -321,4 +332,4 @@ def _row(columns: Mapping[str, np.ndarray], pad_id: int) -> Row:
         starts = np.flatnonzero(np.diff(columns["segment_ids"][:tokens], prepend=0))
     elif "position_ids" in columns:
         starts = np.flatnonzero(columns["position_ids"][:tokens] == 0)
-    return Row(ids[:tokens], len(ids) - tokens, starts)
+    return Row(ids[:tokens].astype(np.int64, copy=False), len(ids) - tokens, starts)

@@ -33,6 +33,8 @@ class DocumentPart:
     """The document's file, as in `DocumentBatch`."""
     place: int
     """The document's place in the file, as in `DocumentBatch`."""
+    number: int
+    """The document's number among those of its unit in the split."""
     offset: int
     """Number of the document's tokens before this part."""
     tokens: int
@@ -137,6 +139,7 @@ def cut_row(unit_documents: Sequence[UnitDocuments], numbers: np.ndarray) -> Ite
             unit=unit.unit,
             name=unit.names[index_in_unit],
             place=unit.places[index_in_unit],
+            number=index_in_unit,
             offset=offset,
             tokens=tokens,
         )

@@ -93,7 +93,7 @@ class Tracer:
             NotTraced: If the source is missing or has changed.
             DataError: If the dataset is damaged.
         """
-        unit_documents = self._unit_documents(origin, max_bytes, max_seconds)
+        unit_documents = self.documents(origin.units, max_bytes=max_bytes, max_seconds=max_seconds)
         if self._split.manifest["config"]["packing"] == "none":
             numbers = numbers_of(unit_documents[0].documents, origin.position)
             return self._verified_parts(unit_documents, numbers, row)
@@ -135,11 +135,14 @@ class Tracer:
         after_suffix = np.flatnonzero(row.ids[:-1] == suffix[-1]) + 1 if suffix else np.empty(0, np.int64)
         return np.union1d(np.union1d(prefix_starts, after_suffix), [0])
 
-    def _unit_documents(
-        self, origin: Origin, max_bytes: int | None, max_seconds: float | None
+    def documents(
+        self,
+        row_units: tuple[WorkUnit, ...],
+        *,
+        max_bytes: int | None = None,
+        max_seconds: float | None = None,
     ) -> list[UnitDocuments]:
-        """Returns the documents of the row's units. Raises the errors of `trace`."""
-        row_units = origin.units
+        """Returns the documents of work units in the split. The last result is kept. See `trace`."""
         if self._cached_units is not None and self._cached_units[0] == row_units:
             return self._cached_units[1]
         # Whether a document is a duplicate depends on all previous units.

@@ -16,7 +16,8 @@ from beam_pipeline import __main__, __version__
 from beam_pipeline.options import options_page
 from beam_pipeline.options.command_line import parse
 from beam_pipeline.options.option_fields import TOPICS, options_of
-from beam_pipeline.options.verbs import VERBS, PrepareConfig
+from beam_pipeline.options.prepare_options import PrepareConfig
+from beam_pipeline.options.verbs import VERBS
 from beam_pipeline.support.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]

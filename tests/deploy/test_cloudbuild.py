@@ -182,7 +182,8 @@ def test_the_programs_accept_the_options_of_the_build(
     from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 
     from beam_pipeline.options.command_line import parse
-    from beam_pipeline.options.verbs import PrepareConfig, VerifyConfig
+    from beam_pipeline.options.dataset_options import VerifyConfig
+    from beam_pipeline.options.prepare_options import PrepareConfig
     from beam_pipeline.runners.dataflow.job_options import complete
     from tests.google_cloud.clients import redirect_google_cloud
     from tests.google_cloud.gcs import Gcs

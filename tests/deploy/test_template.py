@@ -12,7 +12,7 @@ from google.cloud import dataflow_v1beta3 as api
 from beam_pipeline import flex_template
 from beam_pipeline.options.command_line import parse
 from beam_pipeline.options.option_fields import options_of
-from beam_pipeline.options.verbs import PrepareConfig
+from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.support.errors import UsageError
 
 FILE = Path(__file__).resolve().parents[2] / "deploy" / "template-metadata.json"

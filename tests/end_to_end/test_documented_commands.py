@@ -22,6 +22,7 @@ NOT_RUN = {
         "needs Google Cloud; tests/beam_pipeline/runners/test_dataflow.py has a stand-in"
     ),
     r"tokenmill prepare .*JOB_SERVER": "needs a Flink cluster; make test-engines runs one",
+    r"tokenmill browse ": "serves until Ctrl-C; tests/beam_pipeline/verbs/test_browse.py runs it",
     r"tokenmill-trainer launch": "needs Google Cloud; tests/tpu_trainer/verbs/test_launch.py has a stand-in",
     r"tokenmill-trainer compile-check": "needs the TPU's compiler; make test-tpu-check has it",
     r"tokenmill-trainer (fit|evaluate|export|fill-mask|generate)": (

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,8 +122,13 @@ def make_bases() -> None:
             raise SystemExit(f"there is no {tool} here: apt-get install buildah debootstrap")
     if os.geteuid() != 0:
         raise SystemExit("building images without a daemon needs root")
+    if sys.version_info[:2] != (3, 12):
+        raise SystemExit(
+            "the images have Python 3.12, a copy of this one: make clean, then make setup PYTHON=python3.12"
+        )
     WORK.mkdir(parents=True, exist_ok=True)
-    subprocess.run([ROOT / "tests" / "images" / "bases.sh", WORK, BOOT, *BUILDAH], check=True)
+    bases = [ROOT / "tests" / "images" / "bases.sh", WORK, BOOT, sys.base_prefix]
+    subprocess.run([*bases, *BUILDAH], check=True)
 
 
 def main() -> None:

@@ -94,7 +94,6 @@ _MANIFEST_FORM = {
         "special_token_ids": {**dict.fromkeys(SPECIAL_NAMES, (_ID, None)), "pad": _ID},
         "all_special_ids": [_ID],
         "control_ids": [_ID],
-        "converted_by": Optional(str),
         "files": _FILES,
     },
     "config": {"splits": [[SPLIT_NAME, Share()]]},

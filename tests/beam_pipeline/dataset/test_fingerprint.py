@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from beam_pipeline.engines.documents import DocumentTokenizer
 from beam_pipeline.options.command_line import parse
 from beam_pipeline.options.input_options import DatasetConfig, InputConfig, MixItem
-from beam_pipeline.options.verbs import PrepareConfig, TrainTokenizerConfig
+from beam_pipeline.options.prepare_options import PrepareConfig
+from beam_pipeline.options.tokenizer_options import TrainTokenizerConfig
 from beam_pipeline.rows.packing import Packer
 from beam_pipeline.rows.split_chooser import SplitChooser
 from beam_pipeline.runners import launching

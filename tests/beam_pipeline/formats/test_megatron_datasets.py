@@ -12,7 +12,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from beam_pipeline.options.command_line import parse
-from beam_pipeline.options.verbs import PrepareConfig
+from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError, UsageError
 from beam_pipeline.verbs import inspection, prepare

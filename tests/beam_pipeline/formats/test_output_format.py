@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import datasets
@@ -12,7 +13,6 @@ import pytest
 from array_record.python.array_record_data_source import ArrayRecordDataSource
 
 from beam_pipeline.dataset.records import read_frames
-from beam_pipeline.formats import parquet
 from beam_pipeline.support.errors import UsageError
 from beam_pipeline.verbs import convert, inspection, prepare
 from beam_pipeline.views.reading import open_dataset
@@ -167,11 +167,9 @@ def test_inspect_shows_a_record_and_its_source(finished_output: Path, capsys):
 def test_a_missing_package_is_named_before_anything_is_written(
     tmp_path: Path, corpus: Path, tokenizer_folder: Path, monkeypatch
 ):
-    monkeypatch.setattr(parquet.Parquet, "packages", {"no_such_module": "no-such-package"})
-    run = arguments(corpus, tokenizer_folder, tmp_path / "out", "--output_format", "parquet")
-    with pytest.raises(
-        UsageError, match=r"needs no-such-package; install it: pip install 'tokenmill\[parquet\]'"
-    ):
+    monkeypatch.setitem(sys.modules, "array_record", None)
+    run = arguments(corpus, tokenizer_folder, tmp_path / "out", "--output_format", "arrayrecord")
+    with pytest.raises(UsageError, match=r"arrayrecord: needs array_record; .*'tokenmill\[arrayrecord\]'"):
         prepare.main(run)
     assert not (tmp_path / "out").exists()
 

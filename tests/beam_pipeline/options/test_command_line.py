@@ -8,7 +8,8 @@ import pytest
 
 from beam_pipeline import __main__
 from beam_pipeline.options.command_line import parse
-from beam_pipeline.options.verbs import VERBS, PrepareConfig
+from beam_pipeline.options.prepare_options import PrepareConfig
+from beam_pipeline.options.verbs import VERBS
 from beam_pipeline.support.errors import UsageError
 
 NEEDED = ["--input", "a", "--tokenizer", "t", "--output", "o"]
@@ -53,6 +54,7 @@ def test_hyphens_in_values_and_after_two_dashes_stay() -> None:
         (["prepare", "--max-length", "1e3"], "--max_length 1e3: must be a whole number"),
         (["inspect", "--recrod", "train:0:0"], "unknown option --recrod; did you mean --record[?]"),
         (["inspect", "a", "b"], "'b': belongs to no option"),
+        (["prepare", "verify"], "'verify': belongs to no option"),
         (["prepare", "--overwrite"], "missing: --input or --mix or --dataset_name, --tokenizer, --output; see --help"),
         (["report"], "missing: OUT; see --help"),
     ],

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from beam_pipeline import __main__
 from beam_pipeline.options.command_line import config_yaml, parse
 from beam_pipeline.options.option_fields import Option, options_of
-from beam_pipeline.options.verbs import VERBS, PrepareConfig
+from beam_pipeline.options.prepare_options import PrepareConfig
+from beam_pipeline.options.verbs import VERBS
 from beam_pipeline.support.errors import UsageError
 
 NEEDED = "input: a\ntokenizer: t\noutput: o\n"

@@ -6,7 +6,8 @@ import pytest
 
 from beam_pipeline.options.command_line import parse
 from beam_pipeline.options.input_options import DatasetConfig, InputConfig, MixItem, parse_mix
-from beam_pipeline.options.verbs import PrepareConfig, TrainTokenizerConfig
+from beam_pipeline.options.prepare_options import PrepareConfig
+from beam_pipeline.options.tokenizer_options import TrainTokenizerConfig
 from beam_pipeline.support.errors import UsageError
 
 REST = ["--tokenizer", "t", "--output", "o"]

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
+import json
 import os
+import random
 import re
 import select
 import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from beam_pipeline.options.input_options import InputConfig
+from beam_pipeline.sources.plan import plan
+from beam_pipeline.sources.reading import read_unit
 from beam_pipeline.support import progress
-from beam_pipeline.support.progress import ProgressDisplay, tracked
+from beam_pipeline.support.progress import ProgressDisplay, UnitProgress, tracked
 from beam_pipeline.verbs import verify
 
 
@@ -92,3 +101,29 @@ def test_small_totals_are_shown_with_tenths() -> None:
         with ProgressDisplay([("read", unit, scale)], total, stream):
             pass
         assert stream.getvalue() == f"{line}\n"
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.jsonl.gz", "a.parquet"])
+def test_a_unit_advances_while_it_is_read(name: str, tmp_path: Path) -> None:
+    texts = [random.Random(number).randbytes(2500).hex() for number in range(4000)]
+    path = tmp_path / name
+    if name == "a.parquet":
+        pq.write_table(pa.table({"text": texts}), path)
+    else:
+        lines = [text if name == "a.txt" else json.dumps({"text": text, "id": 1}) for text in texts]
+        data = "\n".join(lines).encode()
+        path.write_bytes(gzip.compress(data, 1) if name.endswith(".gz") else data)
+    config = InputConfig(input=(str(path),))
+    (unit,) = plan(config).units
+    reports: list[int] = []
+    reporter = SimpleNamespace(add=lambda stage, done, for_next_stage=0: reports.append(done))
+    unit_progress = UnitProgress(reporter, "tokenize", unit.bytes)
+    shown = []
+    for _ in read_unit(unit, config, unit_progress.advance):
+        shown.append(sum(reports))
+    assert 0 < shown[0] < unit.bytes / 2
+    assert len(set(shown)) > 2
+    assert shown == sorted(shown)
+    assert shown[-1] < unit.bytes
+    unit_progress.finish()
+    assert sum(reports) == unit.bytes

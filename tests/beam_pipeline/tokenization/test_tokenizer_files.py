@@ -1,4 +1,4 @@
-"""The ids are those of AutoTokenizer on the folder and on its copy. If loading fails, a one-line message says why."""
+"""The files of a folder: which are read, what is kept. If loading fails, a one-line message says why."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import sentencepiece
+import tokenizers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer
 
@@ -58,92 +57,6 @@ def _prefix_space(tokenizer: Tokenizer) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
 
 
-NEW = {
-    "content": "<new>",
-    "lstrip": True,
-    "rstrip": True,
-    "single_word": False,
-    "normalized": False,
-    "special": False,
-}
-
-
-@pytest.mark.parametrize(
-    ("kind", "change", "files", "is_unchanged"),
-    [
-        ("bpe-gpt2", None, {"tokenizer_config": PLAIN}, True),
-        ("bpe-gpt2", _prefix_space, {"tokenizer_config": PLAIN}, False),
-        ("bpe-gpt2", _prefix_space, {"tokenizer_config": {**PLAIN, "add_prefix_space": True}}, True),
-        ("bpe-gpt2", None, {"tokenizer_config": {**PLAIN, "eos_token": "<new>"}}, False),
-        ("bpe-gpt2", None, {"tokenizer_config": {**PLAIN, "added_tokens_decoder": {"1503": NEW}}}, False),
-        ("bpe-gpt2", None, {"tokenizer_config": PLAIN, "added_tokens": {"<new>": 1503}}, False),
-        (
-            "bpe-gpt2",
-            None,
-            {"tokenizer_config": PLAIN, "special_tokens_map": {"additional_special_tokens": ["<new>"]}},
-            False,
-        ),
-        ("bpe-gpt2", None, {"config": {"model_type": "gpt2"}}, False),
-        ("unigram", None, {"tokenizer_config": {**PLAIN, "cls_token": "<new>"}}, False),
-        ("sentencepiece", None, {"tokenizer_config": {"tokenizer_class": "LlamaTokenizer"}}, False),
-        ("wordpiece", None, {"tokenizer_config": {"tokenizer_class": "BertTokenizer"}}, False),
-    ],
-)
-def test_the_ids_are_those_of_auto_tokenizer(
-    kind: str,
-    change: Callable[[Tokenizer], Any] | None,
-    files: dict,
-    is_unchanged: bool,
-    save: Callable[..., Path],
-    tmp_path: Path,
-):
-    folder = save(kind, change, **files)
-    expected = by_auto_tokenizer(folder)
-    description = describe_tokenizer(str(folder))
-    assert encode(description, TEXTS) == expected
-    copy_folder = copy(description, tmp_path / "copy")
-    assert by_auto_tokenizer(copy_folder) == expected
-    assert len(AutoTokenizer.from_pretrained(copy_folder)) == description.vocab_size
-    # Other classes of transformers 5 replace parts of tokenizer.json: make test-export.
-    assert (
-        json.loads(description.files["tokenizer_config.json"])["tokenizer_class"] == "PreTrainedTokenizerFast"
-    )
-    tokenizer_json = (folder / "tokenizer.json").read_bytes()
-    if is_unchanged:
-        assert description.files["tokenizer.json"] == tokenizer_json
-    # The copy has the same description.
-    second = describe_tokenizer(str(copy_folder))
-    assert (second.sha256, second.control_ids, second.template) == (
-        description.sha256,
-        description.control_ids,
-        description.template,
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "model", "file"),
-    [("T5Tokenizer", "unigram", "spiece.model"), ("LlamaTokenizer", "bpe", "tokenizer.model")],
-)
-def test_a_model_of_sentencepiece_is_converted(name: str, model: str, file: str, tmp_path: Path):
-    folder = tmp_path / "saved"
-    folder.mkdir()
-    with (folder / file).open("wb") as trained:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter([f"the people of number {number} said hello" for number in range(100)]),
-            model_writer=trained,
-            model_type=model,
-            vocab_size=340,
-            byte_fallback=model == "bpe",
-            hard_vocab_limit=False,
-            minloglevel=2,
-        )
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
-    description = describe_tokenizer(str(folder))
-    expected = by_auto_tokenizer(folder)
-    assert encode(description, TEXTS) == expected
-    assert by_auto_tokenizer(copy(description, tmp_path / "copy")) == expected
-
-
 @pytest.mark.parametrize("name", ["tokenizer", "gpt2", "bert-base-uncased", "my llama"])
 def test_a_folder_with_only_tokenizer_json(name: str, save: Callable[..., Path], tmp_path: Path):
     folder = save("bpe-gpt2", _prefix_space, name)
@@ -152,8 +65,8 @@ def test_a_folder_with_only_tokenizer_json(name: str, save: Callable[..., Path],
     assert "no file defines the roles of its special tokens" in note
     assert "bos <s>, eos </s>" in note
     assert description.special_token_ids["eos"] == 1501
-    hf_tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    expected = [encoding.ids for encoding in hf_tokenizer.encode_batch(TEXTS, add_special_tokens=False)]
+    whole = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    expected = [encoding.ids for encoding in whole.encode_batch(TEXTS, add_special_tokens=False)]
     assert encode(description, TEXTS) == expected
     assert by_auto_tokenizer(copy(description, tmp_path / "copy")) == expected
 
@@ -162,8 +75,8 @@ def test_the_class_of_transformers_5(save: Callable[..., Path], tmp_path: Path):
     config = {"tokenizer_class": "TokenizersBackend", "eos_token": "</s>", "extra_special_tokens": ["<s>"]}
     description = describe_tokenizer(str(save(tokenizer_config=config)))
     assert {1500, 1501} <= description.control_ids
-    copy_folder = copy(description, tmp_path / "copy")
-    assert by_auto_tokenizer(copy_folder) == encode(description, TEXTS)
+    copied = copy(description, tmp_path / "copy")
+    assert by_auto_tokenizer(copied) == encode(description, TEXTS)
 
 
 def test_saved_padding_and_truncation_play_no_role(save: Callable[..., Path], tmp_path: Path):
@@ -202,7 +115,6 @@ FAST = {**CUSTOM, "auto_map": {"AutoTokenizer": ["my_code.MyTokenizer", "my_code
         ({"tokenizer_config": PLAIN}, _cut("tokenizer.json"), "tokenizer.json cannot be loaded"),
         ({"tokenizer_config": PLAIN}, _cut("tokenizer_config.json"), "tokenizer_config.json is not JSON"),
         ({"tokenizer_config": [1]}, None, "tokenizer_config.json does not contain a JSON object"),
-        ({"tokenizer_config": {"tokenizer_class": "NoSuch"}}, None, "NoSuchFast|NoSuch"),
         ({"tokenizer_config": {**PLAIN, "added_tokens_decoder": {"x": 1}}}, None, "added_tokens_decoder"),
         (
             {"tokenizer_config": {"model_max_length": 5}},
@@ -236,11 +148,20 @@ FAST = {**CUSTOM, "auto_map": {"AutoTokenizer": ["my_code.MyTokenizer", "my_code
             "add_bos_token is true, but .* no such token",
         ),
         ({"config": {"model_type": "mine", "auto_map": CUSTOM["auto_map"]}}, None, "which is not run"),
-        ({"tokenizer_config": {**FAST, "tokenizer_class": ["x"]}}, None, "cannot be loaded|not run"),
-        ({"tokenizer_config": {**FAST, "auto_map": 5}}, None, "cannot be loaded|not run"),
-        ({"tokenizer_config": {**FAST, "auto_map": {"AutoTokenizer": {"x": 1}}}}, None, "be loaded|not run"),
+        ({"tokenizer_config": {**FAST, "tokenizer_class": ["x"]}}, None, "tokenizer_class is not a name"),
+        ({"tokenizer_config": {**FAST, "auto_map": 5}}, None, "not run, and has no fast version"),
+        (
+            {"tokenizer_config": {**FAST, "auto_map": {"AutoTokenizer": {"x": 1}}}},
+            None,
+            "not run, and has no",
+        ),
+        (
+            {"tokenizer_config": PLAIN, "added_tokens": {"<new>": "x"}},
+            None,
+            "x in added_tokens.json is not an id",
+        ),
         ({"tokenizer_config": {**FAST, "added_tokens_decoder": [5]}}, None, "added_tokens_decoder"),
-        ({"config": {"model_type": "gpt2"}}, _renamed("vocab.txt"), "cannot be loaded"),
+        ({"config": {"model_type": "gpt2"}}, _renamed("vocab.txt"), "cannot be converted as those of GPT2"),
     ],
 )
 def test_a_folder_that_cannot_be_loaded_says_why_in_one_line(
@@ -255,16 +176,16 @@ def test_a_folder_that_cannot_be_loaded_says_why_in_one_line(
     if change is not None:
         change(folder)
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a question on standard input"))
-    with pytest.raises(UsageError) as error:
+    with pytest.raises(UsageError) as caught:
         describe_tokenizer(str(folder))
-    message = str(error.value)
+    message = str(caught.value)
     assert re.search(reason, message), message
     assert str(folder) in message and "\n" not in message and len(message) < 700
 
 
 @pytest.mark.parametrize("bos", [True, False])
 def test_the_tokenizer_json_of_a_fast_class_that_is_code_is_used_without_the_code(bos, save, tmp_path):
-    """InternLM 2's folder has such a class."""
+    """As in InternLM 2's folder."""
     config = {
         **FAST,
         "add_bos_token": bos,
@@ -280,28 +201,26 @@ def test_the_tokenizer_json_of_a_fast_class_that_is_code_is_used_without_the_cod
                 "<s> $0", special_tokens=[("<s>", bos_id)]
             )
 
-    undefined_tokens = {"9999": {"content": "<|plugin|>", "special": True}}
+    lacking = {"9999": {"content": "<|plugin|>", "special": True}}
     folder = save(
-        "sentencepiece-internlm",
-        change,
-        tokenizer_config={**config, "added_tokens_decoder": undefined_tokens},
+        "sentencepiece-internlm", change, tokenizer_config={**config, "added_tokens_decoder": lacking}
     )
     (folder / "my_code.py").write_text("raise SystemExit('code of the folder was run')\n")
     description = describe_tokenizer(str(folder))
     assert "its class MyTokenizer is code (auto_map), which is not run" in description.notes[0]
-    assert "without 1 token of tokenizer_config.json (<|plugin|> (9999)): they" in description.notes[0]
-    tokenizer_json = json.loads((folder / "tokenizer.json").read_text())
-    assert json.loads(description.json)["model"] == tokenizer_json["model"]
-    auto_tokenizer = AutoTokenizer.from_pretrained(copy(description, tmp_path / "copy"))
-    expected = [auto_tokenizer(text).input_ids for text in TEXTS]
+    assert "lacks 1 token of other files (<|plugin|> (9999)): they get new ids" in description.notes[1]
+    own = json.loads((folder / "tokenizer.json").read_text())
+    assert json.loads(description.json)["model"] == own["model"]
+    auto = AutoTokenizer.from_pretrained(copy(description, tmp_path / "copy"))
+    expected = [auto(text).input_ids for text in TEXTS]
     actual = [[*description.template.prefix, *ids] for ids in encode(description, TEXTS)]
     assert actual == expected
-    assert bool(description.template.prefix) == bos and auto_tokenizer.bos_token == "<s>"
+    assert bool(description.template.prefix) == bos and auto.bos_token == "<s>"
 
 
-@pytest.mark.parametrize("class_name", ["GPT2Tokenizer", "PreTrainedTokenizerFast"])
-def test_a_vocabulary_with_unused_ids_prints_a_few_of_them(class_name: str, save, capfd):
-    folder = save(tokenizer_config={"tokenizer_class": class_name})
+@pytest.mark.parametrize("named", ["GPT2Tokenizer", "PreTrainedTokenizerFast"])
+def test_a_vocabulary_with_unused_ids_prints_a_few_of_them(named: str, save, capfd):
+    folder = save(tokenizer_config={"tokenizer_class": named})
     path = folder / "tokenizer.json"
     parts = json.loads(path.read_text())
     vocab = parts["model"]["vocab"]
@@ -314,10 +233,10 @@ def test_a_vocabulary_with_unused_ids_prints_a_few_of_them(class_name: str, save
     assert f"4,997 ids of its {description.vocab_size:,} (700, 701, 702, …) have no token" in note
     capfd.readouterr()  # to be able to fail: saving prints all of them
     Tokenizer.from_file(str(path)).to_str()
-    assert "704, 705" in capfd.readouterr().out
+    assert "704, 705" in capfd.readouterr().out or not tokenizers.__version__.startswith("0.22.")
     describe_tokenizer(str(folder))
-    captured = capfd.readouterr()
-    assert "704" not in captured.out + captured.err
+    shown = capfd.readouterr()
+    assert "704" not in shown.out + shown.err
     print("stdout works again")
     assert "works again" in capfd.readouterr().out
 
@@ -356,17 +275,17 @@ def test_byte_level_tokens_that_no_text_has_are_not_emitted(
     parts = json.loads(make_tokenizer(kind))
     size = len(parts["model"]["vocab"])
     parts["added_tokens"] = []
-    unused_tokens = [" " * 9, " zzqx", "漢字漢字", "нет", "\n" * 5]
-    unused_tokens += ["Ġzzqx", "zzqx", "<s>"] if kind == "bpe-gpt2" else []  # the other kind ignores merges
-    unused_tokens = [key for key in unused_tokens if key not in parts["model"]["vocab"]]
-    parts["model"]["vocab"].update({key: size + number for number, key in enumerate(unused_tokens)})
-    texts = [*hard_texts[:300], *unused_tokens, *(f"a{key}" for key in unused_tokens), "нет zzqx b"]
+    unused = [" " * 9, " zzqx", "漢字漢字", "нет", "\n" * 5]
+    unused += ["Ġzzqx", "zzqx", "<s>"] if kind == "bpe-gpt2" else []  # the other kind ignores merges
+    unused = [key for key in unused if key not in parts["model"]["vocab"]]
+    parts["model"]["vocab"].update({key: size + number for number, key in enumerate(unused)})
+    texts = [*hard_texts[:300], *unused, *(f"a{key}" for key in unused), "нет zzqx b"]
     tokenizer = Tokenizer.from_str(json.dumps(parts))
     expected = [encoding.ids for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
     assert max(max(ids, default=0) for ids in expected) < size
-    core = make_engine(engine, json.dumps(parts))
-    assert core.name == ("gigatoken" if engine == "auto" else "hf")
-    ids, lengths = core.encode_batch(texts)
+    made = make_engine(engine, json.dumps(parts))
+    assert made.name == ("gigatoken" if engine == "auto" else "hf")
+    ids, lengths = made.encode_batch(texts)
     assert [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])] == expected
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,10 +14,11 @@ from beam_pipeline.report_page.page import quantile
 from beam_pipeline.support.amounts import human_bytes
 from beam_pipeline.support.errors import DataError
 from beam_pipeline.verbs import prepare, report
+from beam_pipeline.views.command import prepare_command
 from beam_pipeline.views.reading import open_dataset
 from tests.beam_pipeline.runs import arguments
 
-VOID = {"meta", "br", "input"}
+VOID = {"meta", "br", "input", "link"}
 
 
 class Page(HTMLParser):
@@ -84,7 +86,7 @@ def test_its_numbers_are_the_manifests(html: str, dataset: Path):
 
 def test_rows_are_shown_with_their_documents_and_sources(html: str, corpus: Path):
     text = " ".join(Page(html).text)
-    assert "train:0:0" in text and "validation:0:0" in text
+    assert len(re.findall(r"train:\d+:\d+", text)) == len(re.findall(r"validation:\d+:\d+", text)) == 3
     places = re.findall(rf"{re.escape(str(corpus))}, line (\d+) \(byte (\d+)\)", text)
     assert len(places) >= 6
     data = corpus.read_bytes()
@@ -104,7 +106,7 @@ def test_one_split_has_a_page_of_its_own(dataset: Path, tmp_path: Path, capsys):
     report.main([str(copy / "validation")])
     assert capsys.readouterr().out.strip() == f"{copy}/validation/report.html"
     text = " ".join(Page((copy / "validation" / "report.html").read_text(encoding="utf-8")).text)
-    assert "validation:0:0" in text and "train:0:0" not in text
+    assert re.search(r"validation:\d+:", text) and not re.search(r"train:\d+:", text)
 
 
 def test_text_from_the_data_cannot_do_anything(tmp_path: Path, tokenizer_folder: Path):
@@ -139,6 +141,57 @@ def test_a_split_without_documents_is_no_obstacle(tmp_path: Path, tokenizer_fold
     out = tmp_path / "out"
     prepare.main(arguments(source, tokenizer_folder, out, "--splits", "a=0.5,b=0.5"))
     Page((out / "report.html").read_text(encoding="utf-8"))
+
+
+def test_it_begins_with_the_input_and_the_command_which_prepares_the_same_rows_again(
+    html: str, dataset: Path, corpus: Path, tmp_path: Path
+):
+    text = " ".join(" ".join(Page(html).text).split())
+    splits = open_dataset(str(dataset))
+    command = prepare_command(splits[0], "OUT")
+    assert command in text and "tokenmill browse OUT" in text
+    assert "--parse_special_tokens" not in command and "--shard_size 300" in command
+    assert text.index(corpus.name) < text.index("of text")
+    again = prepare_command(splits[0], str(dataset)).partition("--output")[0]
+    prepare.main([*shlex.split(again)[2:], "--output", str(tmp_path / "again")])
+    first, second = (
+        json.loads((folder / "train/manifest.json").read_bytes()) for folder in (dataset, tmp_path / "again")
+    )
+    assert first["fingerprint"] == second["fingerprint"]
+
+
+def test_sources_of_a_mixture_have_their_weights_and_rows(tmp_path: Path, tokenizer_folder: Path, documents):
+    for folder, count in (("books", 300), ("web", 90)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.txt").write_text("\n".join(documents[:count]), encoding="utf-8")
+    out = tmp_path / "out"
+    mix = f"{tmp_path}/books/*.txt*2.5,{tmp_path}/web/*.txt*1"
+    options = ["--tokenizer", str(tokenizer_folder), "--output", str(out), "--max_length", "64"]
+    prepare.main(["--mix", mix, "--unit_bytes", "4000", *options])
+    [split] = open_dataset(str(out))
+    text = " ".join(" ".join(Page((out / "report.html").read_text(encoding="utf-8")).text).split())
+    found = re.search(
+        r"books/\s+([\d,]+)\s+\S+ kB\s+2\.5×\s+([\d,]+)\s.*?web/\s+([\d,]+)\s+\S+ kB\s+1×\s+([\d,]+)\s", text
+    )
+    units, rows, web_units, web_rows = (int(number.replace(",", "")) for number in found.groups())
+    # Units of both folders, and the tails, are counted on their own.
+    assert (
+        units + web_units <= len(split.units)
+        and 0 < web_rows < rows < rows + web_rows <= split.manifest["num_records"]
+    )
+
+
+def test_a_small_split_has_no_histogram_and_code_has_a_font_of_equal_widths(
+    tmp_path: Path, tokenizer_folder: Path
+):
+    source = tmp_path / "code.py"
+    source.write_text("def f(x):\n    return x\n\n" * 40)
+    out = tmp_path / "out"
+    prepare.main(arguments(source, tokenizer_folder, out, "--document", "file", "--max_length", "8"))
+    html = (out / "report.html").read_text(encoding="utf-8")
+    text = " ".join(Page(html).text)
+    assert "train: too few documents for a histogram" in text and "Length in tokens" not in text
+    assert '<div class="text mono"' in html
 
 
 def test_no_dataset(tmp_path: Path):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from tpu_trainer.support import files
+from tpu_trainer.support.errors import UsageError
 
 
 @pytest.fixture(params=["local", "url"])
@@ -60,3 +62,9 @@ def test_urls_have_no_parent_components() -> None:
     assert files.join("gs://bucket/dataset/train", "..", "tokenizer") == "gs://bucket/dataset/tokenizer"
     assert files.join("gs://bucket", "x..y") == "gs://bucket/x..y"
     assert files.join("a", "..", "b") == "a/../b"  # a may be a symbolic link
+
+
+def test_without_its_client_cloud_storage_needs_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "google.cloud.storage", None)
+    with pytest.raises(UsageError, match=r"gs://bucket/data: needs .*'tokenmill-trainer\[gcp\]'"):
+        files.list_files("gs://bucket/data")

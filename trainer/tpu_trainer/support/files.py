@@ -19,6 +19,8 @@ from typing import Any
 
 import google_crc32c
 
+from tpu_trainer.support.extras import require_gcp
+
 
 def is_url(path: str) -> bool:
     """Whether `path` is on an object store or another remote file system."""
@@ -83,8 +85,12 @@ def list_files(folder: str) -> dict[str, FileInfo]:
     """Returns the files in `folder` by name, without subfolders. Empty if the folder does not exist.
 
     On Cloud Storage this takes one request per thousand files; tf.io.gfile would need several per file.
+
+    Raises:
+        UsageError: If Cloud Storage's client is not installed.
     """
     if folder.startswith("gs://"):
+        require_gcp(folder)
         from tpu_trainer.support.cloud_storage import list_objects
 
         return {name: FileInfo(*entry) for name, entry in list_objects(folder).items()}

@@ -20,6 +20,7 @@ from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.runs.run_lock import FolderLock, held
 from tpu_trainer.support import files
 from tpu_trainer.support.errors import UsageError
+from tpu_trainer.support.extras import require_gcp
 
 _log = logging.getLogger(__name__)
 
@@ -109,6 +110,7 @@ def _fit(config: FitConfig, peers: Peers) -> None:
 def _locked(folder: str) -> AbstractContextManager[None]:
     """Returns a context that holds the lock of a run's folder."""
     if folder.startswith("gs://"):
+        require_gcp(folder)
         from tpu_trainer.cloud.objects import Objects  # half a second to import
         from tpu_trainer.cloud.run_lease import RunLease
 

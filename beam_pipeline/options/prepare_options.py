@@ -1,0 +1,211 @@
+"""The options of `prepare`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from beam_pipeline.options.console_options import ConsoleConfig
+from beam_pipeline.options.input_options import InputConfig
+from beam_pipeline.options.option_fields import Options, option
+from beam_pipeline.options.option_values import (
+    FORMAT_DEFAULTS,
+    check_ids_column,
+    check_split_name,
+    parse_prices,
+    parse_splits,
+    refuse_overwrite_and_resume,
+)
+from beam_pipeline.support.errors import UsageError
+from tokenmill_reader.format.limits import MOST_RECORDS, MOST_SHARDS, MOST_TOKENS_PER_ROW, SEEDS
+from tokenmill_reader.format.names import DOCUMENT_FORMATS, ROW_FORMATS
+
+_SHARD_SIZE = 5000
+_SHARD_BYTES = 256 << 20
+_OPTIONS_OF_ROWS = ("max_length", "segment_ids", "position_ids", "attention_mask")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareConfig(Options):
+    """Turns text into sharded files of fixed-length token rows.
+
+    Examples:
+        tokenmill prepare --input 'texts/*.txt' --tokenizer roberta-base --output OUT
+        tokenmill prepare --input 'texts/*.jsonl.gz' --tokenizer gpt2 --splits train=0.98,validation=0.02 --output OUT
+        tokenmill prepare --dataset_name my/dataset --tokenizer tokenizer --packing best_fit --output OUT
+
+    Any other option is passed to Beam, e.g. --runner DataflowRunner. Without --runner, this process runs the
+    pipeline.
+    """
+
+    verb: ClassVar[str] = "prepare"
+    takes_beam_options: ClassVar[bool] = True
+
+    input: InputConfig
+    on_bad_record: Literal["fail", "skip"] = option("fail", topic="input")
+    """Treatment of records that are not documents, and of documents that the tokenizer cannot encode: fail ends the
+    run; skip counts them and writes them to OUT/bad_records."""
+    max_bad_ratio: float = option(0.01, metavar="SHARE", bounds=(0, 1), affects_bytes=False)
+    """With --on_bad_record skip: the run fails if a larger share of the records is bad."""
+    dedup: Literal["none", "exact"] = "none"
+    """exact keeps only the first of several documents with the same text."""
+
+    tokenizer: str = option(topic="tokenizer", metavar="DIR")
+    """Folder of a tokenizer, or its name on the hub."""
+    engine: Literal["auto", "hf", "gigatoken", "tokie"] = option("auto", affects_bytes=False)
+    """Library that tokenizes. All give the same ids as hf, and the others are faster. auto selects the fastest one that
+    supports the tokenizer."""
+    parse_special_tokens: bool = option(
+        False,
+        default_text="they are ordinary text, which never encodes to a special token other than the unknown token",
+    )
+    """Special tokens in the text, such as </s>, become the special tokens. Only for text that you trust."""
+    append_eos: bool = False
+    """End each document with the tokenizer's eos token."""
+    pad_token: str | None = option(
+        None,
+        metavar="TOKEN",
+        default_text="the tokenizer's pad token, else its eos token, else the id 0 (attention_mask marks the padding)",
+    )
+    """Token of the tokenizer's vocabulary that pads rows."""
+
+    max_length: int | None = option(512, topic="rows", metavar="N", bounds=(8, MOST_TOKENS_PER_ROW))
+    """Tokens per row."""
+    packing: Literal["concat", "best_fit", "pad", "none"] = "concat"
+    """concat joins all documents into one stream and cuts it into full rows; best_fit keeps documents whole unless they
+    are longer than a row; pad gives each document a row of its own; none keeps the documents as they are, in the order
+    of the input, for --output_format megatron or parquet."""
+    attention_mask: bool = True
+    """Omit attention_mask from the records; only if no row needs padding."""
+    segment_ids: bool = False
+    """Add segment_ids: for each token, the number of its document in the row."""
+    position_ids: bool = False
+    """Add position_ids: each token's position in its document."""
+    shuffle: Literal["global", "none"] = "global"
+    """Order of the rows: global shuffles each split as a whole. With --packing none, always none."""
+    seed: int = option(0, metavar="N", bounds=SEEDS)
+    """Seed of the shuffle, of the splits, and of the shares of --mix."""
+
+    split: str = option("train", topic="splits", metavar="NAME", exclusive="splits")
+    """Name of the only split."""
+    splits: tuple[tuple[str, float], ...] = option(
+        (), metavar="NAME=SHARE,…", exclusive="splits", parse=parse_splits
+    )
+    """Several splits, e.g. train=0.98,validation=0.02. A seeded hash of each document's place determines its split."""
+    split_by: Literal["place", "text"] = "place"
+    """Input of the hash: a document's place or its text. With text, equal documents are in the same split."""
+
+    output: str = option(topic="output", metavar="OUT", affects_bytes=False)
+    """Folder for the dataset, local or gs://."""
+    output_format: Literal["tfrecord", "arrayrecord", "parquet", "mds", "megatron"] = "tfrecord"
+    """Format of the shards: TFRecord files of tf.Example, which tokenmill-trainer and tokenmill-reader read;
+    ArrayRecord files of the same records, for Grain and MaxText; parquet files with a list column for each feature;
+    MosaicML's MDS files. With --packing none: parquet, or Megatron-LM's pairs of .bin and .idx files."""
+    ids_column: str = option("input_ids", metavar="NAME")
+    """With --output_format mds: name of the column of token ids. LLM Foundry's StreamingTextDataset reads tokens."""
+    shard_size: int | None = option(
+        None,
+        metavar="N",
+        exclusive="shards",
+        bounds=(1, MOST_RECORDS),
+        default_text=f"{_SHARD_SIZE}, or fewer if rows are so long that a shard would exceed {_SHARD_BYTES >> 20} MiB; "
+        "with --packing none, one shard",
+    )
+    """Records per shard; the last shard may have fewer."""
+    num_shards: int | None = option(None, metavar="N", exclusive="shards", bounds=(1, MOST_SHARDS))
+    """Shards per split, instead of their size; some may have one record more than others."""
+    analyze: bool = option(False, affects_bytes=False)
+    """Add OUT/*/transform_fn: tensorflow-transform on the dataset's statistics, as the verb analyze does."""
+    overwrite: bool = option(False, affects_bytes=False)
+    """Replace the dataset in OUT. Files that were not written by a run are kept."""
+    resume: bool = option(False, affects_bytes=False)
+    """Continue an earlier run with the same options: keep the parts of the dataset that it finished in OUT."""
+
+    estimate: bool = option(False, topic="running", affects_bytes=False)
+    """Write nothing: estimate the run's output, time, memory and cost from a sample of the input (under 1%, or
+    8 MiB)."""
+    prices: tuple[tuple[str, float], ...] = option(
+        (),
+        metavar="NAME=DOLLARS,…",
+        parse=parse_prices,
+        needs="estimate",
+        affects_bytes=False,
+        default_text="the list prices of us-central1",
+    )
+    """With --estimate: Dataflow's prices of your region, e.g. vcpu_hour=0.056,gb_hour=0.003557,shuffle_gb=0.011."""
+    skip_memory_check: bool = option(
+        False, topic="running", affects_bytes=False, default_text="that is an error"
+    )
+    """Run on this machine even if the run seems to need more memory than is available."""
+    wait: bool = option(False, affects_bytes=False, default_text="return when the job is submitted")
+    """Dataflow: follow the job to its end, show its messages and counters, and cancel it on Ctrl-C or SIGTERM. Other
+    runners are always waited for."""
+    console: ConsoleConfig = option(ConsoleConfig())
+
+    @classmethod
+    def complete(cls, given: dict[str, Any]) -> None:
+        """See `Options.complete`. Without rows, refuses their options, and sets those to nothing."""
+        if given.get("packing") == "none":
+            _refuse_options_of_rows(given)
+            given |= {"max_length": None, "attention_mask": False, "shuffle": "none"}
+        if not given.get("splits"):
+            given["splits"] = ((given.get("split", cls.split), 1.0),)
+        if given.keys().isdisjoint({"shard_size", "num_shards"}):
+            of_rows = given.get("packing") != "none"
+            given |= {"shard_size": cls._default_shard_size(given)} if of_rows else {"num_shards": 1}
+
+    def __post_init__(self) -> None:
+        refuse_overwrite_and_resume(overwrite=self.overwrite, resume=self.resume)
+        allowed = DOCUMENT_FORMATS if self.packing == "none" else ROW_FORMATS
+        if self.output_format not in allowed:
+            raise UsageError(
+                f"--output_format {self.output_format} with --packing {self.packing}: use one of {', '.join(allowed)}; "
+                "--packing none makes whole documents, any other rows"
+            )
+        check_ids_column(self.ids_column, self.output_format)
+        for name in self.split_names:
+            check_split_name(name)
+        if not self.attention_mask and self.packing not in ("concat", "none"):
+            raise UsageError(
+                f"--no_attention_mask with --packing {self.packing}: rows need padding, and so the mask. Use --packing "
+                "concat, where all rows except the last are full, or omit --no_attention_mask"
+            )
+
+    @property
+    def split_names(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.splits)
+
+    @property
+    def keep_starts(self) -> bool:
+        """Whether rows must record the positions at which documents begin."""
+        return self.segment_ids or self.position_ids
+
+    def identity(self) -> dict[str, Any]:
+        """See `Options.identity`. The fingerprint contains the tokenizer's content, and `splits` a single split."""
+        values = super().identity()
+        del values["tokenizer"], values["split"]
+        for name, default in FORMAT_DEFAULTS.items():
+            if values[name] == default:
+                del values[name]
+        return values
+
+    @classmethod
+    def _default_shard_size(cls, given: Mapping[str, Any]) -> int:
+        """Returns `_SHARD_SIZE`, or fewer if a shard of so many records might exceed `_SHARD_BYTES`."""
+        values = {name: given.get(name, getattr(cls, name)) for name in _OPTIONS_OF_ROWS}
+        # Upper estimates: an id has up to three bytes, a position mostly two, a value of a mask or segment one.
+        value_bytes = 3 + values["attention_mask"] + values["segment_ids"] + 2 * values["position_ids"]
+        return max(1, min(_SHARD_SIZE, _SHARD_BYTES // (values["max_length"] * value_bytes)))
+
+
+def _refuse_options_of_rows(given: Mapping[str, Any]) -> None:
+    for name in _OPTIONS_OF_ROWS:
+        if name in given:
+            flag = name if name != "attention_mask" else "no_attention_mask"
+            raise UsageError(f"--{flag}: does not apply to --packing none, which makes no rows; omit it")
+    if given.get("shuffle", "none") != "none":
+        raise UsageError(
+            "--shuffle global: --packing none keeps the order of the input; omit it, since programs like Megatron-LM "
+            "shuffle documents themselves"
+        )
