@@ -28,7 +28,7 @@ def _form_of(option: Option) -> Any:
 
 
 _OPTIONS = {option.name: option for option in options_of(PrepareConfig) if option.affects_bytes}
-# The options on which rereading the dataset depends; other options are only shown.
+# The options on which rereading the dataset, or the command that the report shows, depends.
 _CONFIG: dict[str, Any] = {
     name: _form_of(_OPTIONS[name])
     for name in (
@@ -39,6 +39,8 @@ _CONFIG: dict[str, Any] = {
 }
 _CONFIG["max_length"] = (_form_of(_OPTIONS["max_length"]), None)
 _CONFIG |= {name: Optional(_form_of(_OPTIONS[name])) for name in NOT_IN_ALL_MANIFESTS}
+_CONFIG["mix"] = Optional([[str, COUNT, Share()]])
+_CONFIG["dataset"] = Optional(({"name": str}, None))
 _CONFIG["text_separator"] = Optional(str)  # its default is a text that --help describes
 
 UNIT_FORM = {

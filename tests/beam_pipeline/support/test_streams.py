@@ -91,7 +91,7 @@ def test_a_message_is_not_longer_than_a_screen_and_keeps_its_ends(tmp_path: Path
     for command in (["inspect", name, "--grep", "y"], ["inspect", "o", "--most", name]):
         result = shell("", *VERB, *command)
         assert result.returncode in (1, 2)
-        assert len(result.stderr) < 2500 and "[…]" in result.stderr
+        assert len(result.stderr) < 2500 and "…" in result.stderr
 
 
 def test_the_bars_of_other_libraries_move_the_cursor():
@@ -108,10 +108,10 @@ def test_the_bars_of_other_libraries_move_the_cursor():
 
 def test_a_terminal_interprets_nothing_of_what_workers_say(tokenizer_folder: Path, tmp_path: Path):
     source = tmp_path / f"{HOSTILE}.jsonl"
-    source.write_text("{}\n{\n")
+    source.write_text('{"text": "a"}\n{\n')
     workers = ["--direct_running_mode", "multi_processing", "--direct_num_workers", "2"]
     command = arguments(source, tokenizer_folder, tmp_path / "out", *workers)
     result = shell("", *PROGRAM, *command)
     assert result.returncode == 1
-    assert f"{ESCAPED}.jsonl, line 1 (byte 0)" in result.stderr.splitlines()[-1]
+    assert f"{ESCAPED}.jsonl, line 2 (byte 14)" in result.stderr.splitlines()[-1]
     assert not set("\x1b\x07\x9b\u202e") & set(result.stderr)

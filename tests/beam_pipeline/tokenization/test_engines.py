@@ -236,7 +236,7 @@ def test_a_word_of_megabytes_is_cut_in_the_same_way_by_all_engines(
 ):
     longest = 20_000  # instead of a million characters
     monkeypatch.setattr(normalization, "LONGEST_WORD", longest)
-    monkeypatch.setattr(cores.GigatokenCore, "longest", longest)
+    monkeypatch.setattr(cores.GigatokenCore, "max_piece_chars", longest)
     monkeypatch.setattr(hf, "_MAX_TEXT_CHARS", 9_000)
     text = "ab " + "é" * (2 * longest + 1000) + " cd" * 10_000
     for name in ("unigram", "wordpiece", "bpe", "sentencepiece"):
