@@ -127,7 +127,7 @@ test-export: setup trainer/.venv-export/.ready
 # The pipeline's locked environment with other releases of transformers.
 TRANSFORMERS := 4.57.6 5.24.0
 
-.venv-transformers/%/.ready: $(UV) requirements-dev.lock setup.py
+.venv-transformers/%/.ready: $(UV) requirements-dev.lock pyproject.toml
 	$(UV) venv --quiet --allow-existing --python $(PIPELINE) $(@D)
 	$(UV) pip install --quiet --python $(@D)/bin/python --require-hashes -r requirements-dev.lock
 	$(UV) pip install --quiet --python $(@D)/bin/python transformers==$*

@@ -210,7 +210,7 @@ def _merge_ignored(
 ) -> tuple[list[str], list[str]]:
     """Makes ignored strings part of the text again, and joins them with the sections around them.
 
-    >>> _without({"!"}, ["a", "b", "c"], ["!", "<s>", ""])
+    >>> _merge_ignored({"!"}, ["a", "b", "c"], ["!", "<s>", ""])
     (['a!b', 'c'], ['<s>', ''])
     """
     joined, remaining, text = [], [], ""

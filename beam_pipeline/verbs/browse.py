@@ -11,13 +11,14 @@ from collections.abc import Sequence
 
 from beam_pipeline.browsing.server import ADDRESS, BrowseServer
 from beam_pipeline.browsing.site import Site
-from beam_pipeline.options.option_fields import parse
-from beam_pipeline.options.verbs import BrowseConfig
+from beam_pipeline.options.command_line import Parsed, parse
+from beam_pipeline.options.dataset_options import BrowseConfig
 from beam_pipeline.support import filesystem
+from beam_pipeline.support.console import print_document
 from beam_pipeline.support.errors import Terminated, UsageError
 
 
-def main(argv: Sequence[str]) -> None:
+def main(argv: Sequence[str] | Parsed) -> None:
     """Runs the verb with these arguments, until Ctrl-C or SIGTERM ends it.
 
     Raises:
@@ -26,7 +27,8 @@ def main(argv: Sequence[str]) -> None:
     """
     config, _ = parse(BrowseConfig, argv)
     root = f"/{secrets.token_urlsafe(12)}/"
-    site = Site(filesystem.absolute(config.dataset), root)
+    dataset = filesystem.absolute(config.dataset)
+    site = Site(dataset, root)
     try:
         server = BrowseServer(site, config.port or 0)
     except OSError as error:
@@ -34,7 +36,10 @@ def main(argv: Sequence[str]) -> None:
     url = f"http://{ADDRESS}:{server.server_port}{root}"
     with server:
         try:
-            print(f"{url}\nPress Ctrl-C to end.", flush=True)
+            if config.console.json:
+                print_document({"dataset": dataset, "url": url})
+            else:
+                print(url if config.console.quiet else f"{url}\nPress Ctrl-C to end.", flush=True)
             if not config.no_open and _has_display():
                 threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
             server.serve_forever()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from beam_pipeline.options.verbs import PrepareConfig
+from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.sources.document_kinds import document_kind
 from beam_pipeline.sources.plan import InputPlan
 from beam_pipeline.sources.windows import windows

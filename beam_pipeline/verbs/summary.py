@@ -75,6 +75,7 @@ def _next_steps(config: PrepareConfig, output: str, split_manifest: Mapping[str,
     """Yields lines about the report and the commands that use a dataset."""
     folder, names = shlex.quote(output), config.split_names
     yield f"report  {filesystem.join(output, REPORT)}"
+    yield f"browse  tokenmill browse {folder}"
     yield f"check   tokenmill verify {folder}"
     if split_manifest["max_length"] is None or config.output_format != "tfrecord":
         return  # tokenmill-trainer does not read it

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from typing import Any
 import pytest
 
 from beam_pipeline import __main__
+from beam_pipeline.options.command_line import parse
+from beam_pipeline.options.verbs import VERBS
 from tests.beam_pipeline.runs import arguments
 
 PROGRAM = [sys.executable, "-m", "beam_pipeline"]
@@ -80,6 +83,25 @@ def test_analyses_are_in_the_document(
     copy = shutil.copytree(dataset, tmp_path / "out")
     analyzed = document(capsys, "analyze", str(copy))
     assert analyzed["splits"]["train"]["document_tokens"].keys() == {"mean", "median"}
+
+
+def test_prepare_ends_with_the_report_and_commands_for_the_dataset(
+    corpus: Path, tokenizer_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "my dataset"
+    prepare = arguments(corpus, tokenizer_folder, out, "--splits", "train=0.5,validation=0.5")
+    assert __main__.run("prepare", prepare) == 0
+    steps = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.split("\n\n")[-1].splitlines())
+    assert list(steps) == ["report", "browse", "check", "train"]
+    assert Path(steps["report"]).is_file()
+    for name in ("browse", "check"):
+        program, verb, *words = shlex.split(steps[name])
+        assert program == "tokenmill"
+        assert parse(VERBS[verb], words).config.dataset == str(out)
+    assert shlex.split(steps["train"])[:6] == [
+        *("tokenmill-trainer", "fit", "--data.train", f"{out}/train"),
+        *("--data.validation", f"{out}/validation"),
+    ]
 
 
 def test_a_usage_error_is_on_stderr_alone(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -11,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline.options.option_fields import parse
-from beam_pipeline.options.verbs import BrowseConfig
+from beam_pipeline import __main__
+from beam_pipeline.options.command_line import parse
+from beam_pipeline.options.dataset_options import BrowseConfig
 from beam_pipeline.support.errors import DataError, UsageError
 from beam_pipeline.verbs import browse
 
@@ -69,6 +72,18 @@ def test_what_is_wrong_is_said_before_a_page_is_served(dataset: Path, tmp_path: 
         browse.main([str(tmp_path)])
     with pytest.raises(UsageError, match="--port 65536: must be from 1 to 65535"):
         parse(BrowseConfig, [str(dataset), "--port", "65536"])
+
+
+def test_the_address_is_all_that_is_printed_if_quiet_and_json_on_request(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(browse.BrowseServer, "serve_forever", lambda self: None)
+    (tmp_path / "quiet.yaml").write_text(f"dataset: {dataset}\nquiet: true\n")
+    assert __main__.run("browse", ["--config", str(tmp_path / "quiet.yaml")]) == 0
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\S+/\n", capsys.readouterr().out)
+    assert __main__.run("browse", [str(dataset), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["dataset"] == str(dataset) and document["url"].startswith("http://127.0.0.1:")
 
 
 @pytest.mark.parametrize("options", [[], ["--no_open"]])
