@@ -19,6 +19,9 @@ RUN apt-get update && apt-get install --yes --no-install-recommends tini && rm -
 
 COPY --from=launcher /opt/google/dataflow/python_template_launcher /opt/google/dataflow/python_template_launcher
 
+# pip would store the result of a search for its newest release.
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1
+
 # The largest layer. It changes only with the lock. 0.4 GB are only for building custom operations of TensorFlow: its
 # headers, and libclang. --no-deps, because the lock is complete: before version 23.3, pip looks for the newest release of a
 # package of which another one requires an extra, and finds one that the lock does not have.

@@ -123,7 +123,7 @@ def test_the_pjrt_image_trains_on_the_cpu_with_jax(
 
 @pytest.mark.parametrize(
     ("name", "user", "most_gigabytes"),
-    [("pipeline", "", 3.0), ("trainer", "10001", 2.5), ("tpu_trainer", "", 2.5), ("pjrt_trainer", "", 3.6)],
+    [("pipeline", "", 3.0), ("trainer", "10001", 2.6), ("tpu_trainer", "", 2.6), ("pjrt_trainer", "", 3.9)],
 )
 def test_images_hold_neither_secrets_nor_caches(
     request: pytest.FixtureRequest, name: str, user: str, most_gigabytes: float

@@ -31,6 +31,7 @@ from tpu_trainer.step.results import NonFinite, RunningSums
 from tpu_trainer.support.errors import DivergedError, InterruptedRun, UsageError
 from tpu_trainer.training import run as run_module
 from tpu_trainer.training.evaluation import Evaluator
+from tpu_trainer.training.expected_time import Speed
 from tpu_trainer.training.interruption import Interruption
 from tpu_trainer.training.profiling import Profiler
 from tpu_trainer.training.progress import ModelFigures
@@ -109,6 +110,7 @@ def run_of(
     writable: bool = True,
     strict: bool = False,
     tokenizer: Path | None = None,
+    speed: Speed | None = None,
     **train: Any,
 ) -> tuple[Run, NumpyExecutor]:
     defaults = {"log_every": 5, "evaluate_every": 6, "checkpoint_every": 7, "keep_checkpoints": 9}
@@ -135,7 +137,9 @@ def run_of(
             batch_size_option="batch_size",
         ),
         baselines={},
-        model=ModelFigures(parameters=3, flops_per_row=1.0, peak_flops=None, ignored_features=()),
+        model=ModelFigures(
+            parameters=3, flops_per_row=1.0, peak_flops=None, ignored_features=(), speed=speed
+        ),
     )
     return run, executor
 
@@ -152,6 +156,20 @@ def test_the_loop_logs_evaluates_and_saves_when_due(
     # Every evaluation is the best so far.
     assert Checkpoints(str(tmp_path / "checkpoints")).steps() == [6, 7, 12, 14, 18, 20]
     assert summary["eval"]["loss"] == pytest.approx(1 / (1 + STEPS))
+
+
+def test_a_run_tells_how_long_its_remaining_steps_take_before_the_first(
+    dataset: Path, vocabulary: Vocabulary, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # A row is one operation.
+    speed = Speed(flops=ROWS / 60, is_cpu=True)
+    run_of(dataset, vocabulary, tmp_path, NumpyExecutor(), speed=speed, steps=7)[0].train()
+    lines = capsys.readouterr().err.splitlines()
+    (line,) = (number for number, text in enumerate(lines) if "about" in text)
+    assert lines[line] == "fit: about 7 minutes on this CPU, without compilation"
+    assert "steps 1 to 7" in lines[line - 1] and lines[line + 1].startswith("step 1/7")
+    run_of(dataset, vocabulary, tmp_path, NumpyExecutor(), speed=speed)[0].train()
+    assert f"about {STEPS - 7} minutes" in capsys.readouterr().err
 
 
 def test_with_several_steps_per_call_due_actions_follow_the_call(

@@ -36,6 +36,8 @@ class Devices(ABC):
     """Number of replicas that divide a batch."""
     initial: InitialValues
     """Initial values of the variables that are created in `scope`."""
+    is_cpu: bool
+    """Whether they are CPUs."""
 
     @property
     @abstractmethod

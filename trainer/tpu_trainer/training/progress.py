@@ -17,6 +17,7 @@ from tokenmill_reader.console.terminal import shows_bars
 from tpu_trainer.config import TrainConfig
 from tpu_trainer.devices.executor import StepExecutor, StepOutput
 from tpu_trainer.runs.metrics import MetricsLog
+from tpu_trainer.training.expected_time import Speed
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +39,8 @@ class ModelFigures:
     """Floating-point operations to train on a row."""
     peak_flops: float | None
     """Peak operations per second of all devices together; None if unknown."""
+    speed: Speed | None
+    """The speed to expect; None if unknown."""
 
 
 class Stopwatch:

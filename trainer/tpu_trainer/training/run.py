@@ -91,6 +91,10 @@ class Run:
             f"{train.max_length} tokens, steps {self.first_step + 1} to {config.train.steps} of "
             f"{config.train.batch_size} rows on {self._executor.replicas} replica(s)"
         )
+        if self._model.speed is not None and self.first_step < config.train.steps:
+            rows = (config.train.steps - self.first_step) * config.train.batch_size
+            seconds = self._model.speed.seconds(rows * self._model.flops_per_row)
+            _log.info(f"fit: {self._model.speed.describe(seconds)}")
         for feature in self._model.ignored_features:
             _log.info(f"fit: models of type {config.model.type!r} ignore the rows' {feature}")
 

@@ -28,6 +28,7 @@ from tpu_trainer.step.task import Task
 from tpu_trainer.support.errors import UsageError
 from tpu_trainer.training.build import build_task
 from tpu_trainer.training.evaluation import Evaluator
+from tpu_trainer.training.expected_time import Speed, accelerator_speed, cpu_speed
 from tpu_trainer.training.model_flops import training_flops_per_row
 from tpu_trainer.training.progress import ModelFigures
 from tpu_trainer.training.run import Run
@@ -90,7 +91,7 @@ def train_run(
         executor=executor,
         evaluator=_evaluator(config, data, executor),
         baselines=data.baselines,
-        model=_figures(config, task, devices, train),
+        model=_figures(config, task, devices, executor, train),
     )
     return run.train()
 
@@ -182,12 +183,23 @@ def _check_kernel(config: FitConfig, devices: Devices, *, max_length: int) -> No
     _log.info(f"fit: the attention kernel matches plain attention on this device, to {difference:.2%}")
 
 
-def _figures(config: FitConfig, task: Task, devices: Devices, train: Mixture) -> ModelFigures:
+def _figures(
+    config: FitConfig, task: Task, devices: Devices, executor: StepExecutor, train: Mixture
+) -> ModelFigures:
+    peak_flops = devices.peak_flops(bfloat16=config.train.precision == "mixed_bfloat16")
     return ModelFigures(
         parameters=sum(v.shape.num_elements() for v in task.network.trainable_variables),
         flops_per_row=training_flops_per_row(
             task.network, max_length=train.max_length, predicted=task.objective.predicted_positions
         ),
-        peak_flops=devices.peak_flops(bfloat16=config.train.precision == "mixed_bfloat16"),
+        peak_flops=peak_flops,
         ignored_features=task.objective.model.ignored_features(train.features),
+        speed=_speed(devices, executor, peak_flops),
     )
+
+
+def _speed(devices: Devices, executor: StepExecutor, peak_flops: float | None) -> Speed | None:
+    if peak_flops is not None:
+        return accelerator_speed(peak_flops)
+    # Processes may share CPUs.
+    return cpu_speed() if devices.is_cpu and executor.processes == 1 else None

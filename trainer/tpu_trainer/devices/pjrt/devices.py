@@ -41,6 +41,7 @@ class PjrtDevices(Devices):
         self._lowering = Lowering(LoweringCache(cache_folder("pjrt")), self._mesh, peers)
         self.replicas = self._mesh.data
         self.initial = InitialValues()
+        self.is_cpu = self._mesh.platform == "cpu"
 
     @cached_property
     def target(self) -> Target:

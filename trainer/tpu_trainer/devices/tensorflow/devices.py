@@ -38,6 +38,7 @@ class TensorFlowDevices(Devices):
             tf.config.experimental.enable_op_determinism()
         self.replicas = self._strategy.num_replicas_in_sync
         self.initial = InitialValues()
+        self.is_cpu = not self._is_tpu and not tf.config.get_visible_devices("GPU")
 
     @cached_property
     def _generation(self) -> str | None:
