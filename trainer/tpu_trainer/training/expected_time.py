@@ -9,7 +9,7 @@ import tensorflow as tf
 
 _SHARE_OF_PEAK = 0.4
 """Share of an accelerator's published peak. Runs of large models report 30% to 60%."""
-_SHARE_OF_CPU = 0.4
+_SHARE_OF_CPU = 0.5
 """Share of the rate of a matrix product on a CPU. docs/training.md has measurements."""
 _MEASURED_SECONDS = 0.2
 _DAY = 24 * 3600
