@@ -173,9 +173,8 @@ def _type(name: str, form: RowForm) -> pa.ListType:
 
 
 def _lists(offsets: np.ndarray, values: np.ndarray, list_type: pa.ListType) -> pa.ListArray:
-    values = (
-        np.ascontiguousarray(values).reshape(-1).astype(list_type.value_type.to_pandas_dtype(), copy=False)
-    )
+    # Arrow's names of whole numbers are NumPy's; its own conversion of types imports pandas.
+    values = np.ascontiguousarray(values).reshape(-1).astype(str(list_type.value_type), copy=False)
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), type=list_type)
 
 

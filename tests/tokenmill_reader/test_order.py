@@ -23,7 +23,9 @@ class Counts(Dataset):
     """A dataset of which only the number of rows in each shard is known."""
 
     def __init__(self, counts: Sequence[int]) -> None:
-        self._description = SimpleNamespace(records=np.array(counts), folder=SimpleNamespace(path="counts"))
+        self._description = SimpleNamespace(
+            records=np.array(counts), folder=SimpleNamespace(path="counts"), split="train"
+        )
         self._ends = np.cumsum(counts)
         self.max_length, self.features = 1, ("input_ids",)
 

@@ -171,7 +171,8 @@ def test_with_a_new_checksum_all_that_can_be_recomputed_is_noticed(dataset: Path
 # The options that other files of the dataset determine, too; docs/dataset-format.md lists those that none does.
 TOLD_TWICE = {"max_length", "shard_size", "num_shards", "seed", "shuffle", "splits"}
 TOLD_TWICE |= {"attention_mask", "segment_ids", "position_ids"}
-CHOICES = {"dedup", "document", "packing", "split_by"}  # options that have a few values only
+# Options that have a few values only, or a form that is checked.
+CHOICES = {"dedup", "document", "packing", "split_by", "mix", "dataset"}
 
 
 def test_of_one_split_with_a_new_fingerprint_too_the_rest_is_known(single_split_dataset: Path) -> None:
