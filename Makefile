@@ -40,6 +40,7 @@ ADAPTERS := reader/.venv-adapters/bin/python
 # PyPI's torch for Linux is a CUDA build of gigabytes. This index has the CPU build.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 TPU_CHECK := trainer/.venv-tpu-check/bin/python
+TRANSFORMERS := 4.57.6 5.24.0
 DOCS := .venv-docs/bin/python
 RELEASE := .venv-release/bin/python
 CONFIG ?= trainer/configs/tiny-mlm.yaml
@@ -121,11 +122,11 @@ trainer/.venv-export/.ready: $(UV) trainer/requirements-export.lock
 	$(UV) pip install --quiet --python $(EXPORT) -r trainer/requirements-export.lock
 	@touch $@
 
-test-export: setup trainer/.venv-export/.ready
-	PIPELINE_PYTHON=$(PIPELINE) TRAINER_PYTHON=$(TRAINER) PYTHONPATH=trainer:reader $(EXPORT) -m pytest tests/tpu_trainer_export
+# The tokenizers that it compares are written with transformers 4.
+test-export: setup trainer/.venv-export/.ready .venv-transformers/$(firstword $(TRANSFORMERS))/.ready
+	PIPELINE_PYTHON=.venv-transformers/$(firstword $(TRANSFORMERS))/bin/python TRAINER_PYTHON=$(TRAINER) PYTHONPATH=trainer:reader $(EXPORT) -m pytest tests/tpu_trainer_export
 
 # The pipeline's locked environment with other releases of transformers.
-TRANSFORMERS := 4.57.6 5.24.0
 
 .venv-transformers/%/.ready: $(UV) requirements-dev.lock pyproject.toml
 	$(UV) venv --quiet --allow-existing --python $(PIPELINE) $(@D)

@@ -33,6 +33,16 @@ def require(extra: str, purpose: str | None = None) -> None:
         )
 
 
+def require_boto3(path: str) -> None:
+    """Checks that Beam's file system for S3 can be used.
+
+    Raises:
+        UsageError: If its package is missing.
+    """
+    if not _is_installed("boto3"):
+        raise UsageError(f"{path}: needs boto3; install it: pip install 'apache-beam[aws]'")
+
+
 def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None

@@ -347,6 +347,8 @@ def absolute(path: str) -> str:
         raise UsageError(f"{path}: names no bucket; write {path.partition('://')[0]}://BUCKET/FOLDER")
     if is_bucket(path):
         extras.require("gcp", path)
+    elif path.startswith("s3://"):
+        extras.require_boto3(path)
     else:
         beam_files.check_scheme(path)
     return path.rstrip("/")

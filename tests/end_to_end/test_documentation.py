@@ -20,7 +20,7 @@ from beam_pipeline import __file__ as package
 
 ROOT = Path(package).parents[1]
 READMES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "trainer" / "README.md"]
-PAGES = [*READMES, *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*READMES, *sorted((ROOT / "docs").rglob("*.md"))]
 PROGRAMS = {"tokenmill": "beam_pipeline", "tokenmill-trainer": "tpu_trainer"}
 
 

@@ -70,10 +70,13 @@ def place(tmp_path_factory: pytest.TempPathFactory, run_successfully: Callable[.
     documents = [" ".join(chooser.choices(words, k=60)) for _ in range(300)]
     documents[7] = "Some text " * 30
     place = tmp_path_factory.mktemp("documented")
-    for folder in ("corpus", "texts", "lib", "my", "first", "notes"):
+    for folder in ("corpus", "texts", "lib", "my", "first", "notes", "python"):
         (place / folder).mkdir()
     lines = "".join(json.dumps({"text": text}) + "\n" for text in documents)
-    (place / "articles.jsonl").write_text(lines)
+    for name in ("articles.jsonl", "wiki.jsonl"):
+        (place / name).write_text(lines)
+    for number, text in enumerate(documents[:40]):
+        (place / "python" / f"{number}.py").write_text(text)
     (place / "notes" / "note.md").write_text("\n\n".join(documents[:9]))
     (place / "corpus" / "a.jsonl").write_text(lines)
     (place / "texts" / "a.txt").write_text("\n".join(documents) + "\n")

@@ -59,3 +59,15 @@ def test_an_option_names_the_extra_that_it_needs(
     assert message.startswith(": ".join(filter(None, [verb, purpose, "needs "])))
     assert f"pip install 'tokenmill[{extra}]'" in message
     assert not (tmp_path / "out").exists()
+
+
+def test_s3_names_the_package_that_it_needs(
+    corpus: Path, tokenizer_folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    assert (
+        run("prepare", arguments(corpus, tokenizer_folder, Path("out"), "--output", "s3://bucket/out")) == 2
+    )
+    assert caplog.messages[-1] == (
+        "prepare: s3://bucket/out: needs boto3; install it: pip install 'apache-beam[aws]'"
+    )
