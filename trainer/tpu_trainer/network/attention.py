@@ -1,19 +1,46 @@
-"""Attention that recomputes its probabilities in the backward pass instead of keeping them.
-
-They are the largest arrays of an encoder: rows · heads · length² per layer. With recomputation, only one layer's
-probabilities exist at a time. The gradient is that of Dao et al., "FlashAttention" (2022), algorithm 4.
-"""
+"""Self-attention with grouped heads, documents, windows and soft caps, as plain operations."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 import tensorflow as tf
 
-from tpu_trainer.network.dropout import KeyedDropout
-from tpu_trainer.network.sequencing import schedule_after
+from tpu_trainer.network.dropout import DropoutKey, drop
+from tpu_trainer.network.stack import Kept
+
+_UNSEEN = -1e9
+
+
+class Visibility(NamedTuple):
+    """Which keys a query sees."""
+
+    causal: bool
+    """Only those up to its own position."""
+    window: tf.Tensor | int | None = None
+    """Only those less than this many positions away; None: all."""
+    segments: tf.Tensor | None = None
+    """int32[B, L]: only those of its own segment; None: all. Padding is a segment of its own."""
+
+    def mask(self, length: int) -> tf.Tensor | None:
+        """Returns bool[B or 1, 1, 1, L, L]; None if each query sees all keys."""
+        place = tf.range(length)
+        distance = place[:, None] - place[None, :]
+        masks = []
+        if self.causal:
+            masks.append((distance >= 0)[None])
+        if self.window is not None:
+            masks.append((tf.abs(distance) < self.window)[None])
+        if self.segments is not None:
+            masks.append(self.segments[:, :, None] == self.segments[:, None, :])
+        if not masks:
+            return None
+        mask = masks[0]
+        for further in masks[1:]:
+            mask &= further
+        return mask[:, None, None]
 
 
 def attend(
@@ -21,48 +48,64 @@ def attend(
     key: tf.Tensor,
     value: tf.Tensor,
     *,
-    bias: tf.Tensor | None,
-    dropout: KeyedDropout | None,
+    visibility: Visibility,
+    scale: tf.Tensor | float,
+    soft_cap: float | None,
+    kept: Kept,
+    dropout: tuple[float, DropoutKey | None, tf.Tensor | int],
 ) -> tf.Tensor:
-    """Returns dropout(softmax(query · keyᵀ / √D + bias)) · value, [B, H, Q, D], in the inputs' dtype.
+    """Returns dropout(softmax(query · keyᵀ · scale)) · value, [B, L, H, D], in the inputs' dtype.
 
-    The softmax is computed in float32.
+    Scores and softmax are float32.
 
     Args:
-        query: [B, H, Q, D].
-        key: [B, H, K, D].
-        value: [B, H, K, D].
-        bias: Broadcasts to [B, H, Q, K]; gets no gradient. None: 0.
-        dropout: Dropout layer of the probabilities; None: no dropout.
+        query: [B, L, H, D].
+        key: [B, L, K, D]; each key head is for H / K neighbouring query heads.
+        value: [B, L, K, D].
+        visibility: Keys that are not visible get probability 0.
+        scale: Factor of the scores.
+        soft_cap: See architecture.Attention.
+        kept: Keeps the probabilities.
+        dropout: Rate, key and place of the dropout of probabilities.
     """
-    dtype = query.dtype
-    scale = tf.cast(1 / math.sqrt(query.shape[-1]), dtype)
-    bias = tf.zeros([1, 1, 1, 1]) if bias is None else tf.cast(bias, tf.float32)
-    seeds = None if dropout is None else dropout.seeds(query.shape[:-1])
+    rows, length, heads, size = query.shape
+    groups = key.shape[2]
+    query = tf.reshape(query, [rows, length, groups, heads // groups, size])
+    if isinstance(scale, float):
+        query *= tf.cast(scale, query.dtype)
+    scores = tf.cast(tf.einsum("blkgd,bmkd->bkglm", query, key), tf.float32)
+    if not isinstance(scale, float):
+        scores *= scale
+    if soft_cap is not None:
+        scores = soft_cap * tf.tanh(kept("scores", scores) / soft_cap)
+    mask = visibility.mask(length)
+    if mask is not None:
+        scores = tf.where(mask, scores, _UNSEEN)
+    probabilities = _softmax(scores, query.dtype, kept)
+    rate, dropout_key, place = dropout
+    flat = tf.reshape(probabilities, [rows, heads, length, length])
+    flat = drop(flat, rate, dropout_key, place)
+    probabilities = tf.reshape(flat, probabilities.shape)
+    result = tf.einsum("bkglm,bmkd->blkgd", probabilities, value)
+    return tf.reshape(result, [rows, length, heads, size])
 
-    def dropped(values: tf.Tensor) -> tf.Tensor:
-        return values if dropout is None else dropout.masked(values, seeds)
 
-    def softmax(query: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-        scores = tf.cast(tf.matmul(query, key, transpose_b=True), tf.float32)
-        return tf.nn.softmax(scores + bias)
+def _softmax(scores: tf.Tensor, dtype: tf.DType, kept: Kept) -> tf.Tensor:
+    stored = kept.stored("probabilities")
 
     @tf.custom_gradient
-    def core(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
-        scaled = query * scale
-        output = tf.matmul(dropped(tf.cast(softmax(scaled, key), dtype)), value)
+    def softmax(scores: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+        result = tf.cast(tf.nn.softmax(scores), dtype) if stored is None else tf.identity(stored)
 
-        def gradient(d_output: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            probabilities = softmax(schedule_after(scaled, d_output, shared=2), key)
-            d_value = tf.matmul(dropped(tf.cast(probabilities, dtype)), d_output, transpose_a=True)
-            d_dropped = tf.cast(tf.matmul(d_output, value, transpose_b=True), tf.float32)
-            # For each query, the term Σ p · dp of the softmax's gradient equals d_output · output.
-            dot = tf.reduce_sum(
-                tf.cast(d_output, tf.float32) * tf.cast(output, tf.float32), axis=-1, keepdims=True
-            )
-            d_scores = tf.cast(probabilities * (dropped(d_dropped) - dot), dtype)
-            return tf.matmul(d_scores, key) * scale, tf.matmul(d_scores, scaled, transpose_a=True), d_value
+        def gradient(d_result: tf.Tensor) -> tf.Tensor:
+            wide, d_wide = tf.cast(result, tf.float32), tf.cast(d_result, tf.float32)
+            return wide * (d_wide - tf.reduce_sum(wide * d_wide, axis=-1, keepdims=True))
 
-        return output, gradient
+        return result, gradient
 
-    return core(query, key, value)
+    return kept("probabilities", softmax(scores))
+
+
+def default_scale(head_size: int) -> float:
+    """Returns 1 / √D, as in Vaswani et al., "Attention is all you need" (2017)."""
+    return 1 / math.sqrt(head_size)

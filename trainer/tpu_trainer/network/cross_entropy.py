@@ -29,6 +29,8 @@ class OutputWeights(NamedTuple):
     """float32[V, H]."""
     bias: tf.Tensor
     """float32[V]."""
+    soft_cap: float | None = None
+    """See architecture.Head."""
 
 
 def mask_padded_ids(bias: tf.Tensor, size: int) -> tf.Tensor:

@@ -12,11 +12,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 import tensorflow as tf
-import tf_keras as keras
 
 # Smaller variables have their values from the start.
 _LEAST_ELEMENTS = 1 << 16
-_PURE = (keras.initializers.Zeros, keras.initializers.Ones, keras.initializers.Constant)
+_PURE = ()
 _ASSIGNMENTS = ("assign", "assign_add", "assign_sub")
 Make = Callable[[], Any]
 """Returns a value: a tensor or an array."""
@@ -68,6 +67,10 @@ class InitialValues:
         if make is not None and name != "assign":
             type(variable).assign(variable, make())
         return getattr(type(variable), name)(variable, *arguments, **options)
+
+    def variable(self, name: str, shape: tuple[int, ...], make: Make, *, trainable: bool = True) -> tf.Variable:
+        """Creates a float32 variable."""
+        return tf.Variable(make(), name=name, trainable=trainable)
 
     def assign(self, variable: tf.Variable, make: Make, *, value: Any = None) -> None:
         """Replaces the value of a variable by what `make` returns; `value` is that, if it is known already."""

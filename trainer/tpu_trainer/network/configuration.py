@@ -1,0 +1,123 @@
+"""The configuration of a network: transformers' values, checked, and the architecture that they mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tokenmill_reader.console.spelling import suggestion
+from tpu_trainer.config import ModelConfig, ObjectiveName
+from tpu_trainer.data.vocabulary import Vocabulary
+from tpu_trainer.network.architecture import Architecture
+from tpu_trainer.network.families.family import ConfigValues, Family
+from tpu_trainer.network.families.registry import FAMILIES
+from tpu_trainer.support.errors import UsageError
+
+_KINDS = {"mlm": "masked-LM", "clm": "causal-LM"}
+# Determined by the tokenizer.
+_DERIVED_VALUES = frozenset(("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id"))
+_POSITIONS = "max_position_embeddings"
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A network's configuration, in transformers' terms and in the trainer's."""
+
+    family: Family
+    values: dict[str, Any]
+    """Of config.json, all keys of the type's."""
+    architecture: Architecture
+
+
+def check_model(config: ModelConfig, objective: ObjectiveName) -> Family:
+    """Checks the type of a model and the values of its configuration that do not depend on a dataset.
+
+    Raises:
+        UsageError: If the type or a value is not supported.
+    """
+    types = sorted(name for name, family in FAMILIES.items() if family.objective == objective)
+    if config.type not in types:
+        meant = suggestion(config.type or "", types)
+        raise UsageError(
+            f"--model.type is {config.type!r}: not a supported {_KINDS[objective]} model; must be one of "
+            f"{', '.join(types)}{meant}"
+        )
+    for name in config.config:
+        if not isinstance(name, str):
+            raise UsageError(f"--model.config has {name!r}, which is not a name")
+        if name in _DERIVED_VALUES:
+            raise UsageError(f"--model.config.{name}: the tokenizer determines it, so it cannot be set")
+    _configuration(config, {"vocab_size": 128, "pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0})
+    return FAMILIES[config.type]
+
+
+def configure(
+    config: ModelConfig, *, objective: ObjectiveName, vocabulary: Vocabulary, max_length: int
+) -> Configuration:
+    """Returns the configuration of the model, its vocabulary padded to `vocabulary.padded_size`.
+
+    Raises:
+        UsageError: If a type or value is not supported, or the model has too few positions for `max_length` tokens.
+    """
+    check_model(config, objective)
+    derived = {
+        "vocab_size": vocabulary.padded_size,
+        "pad_token_id": vocabulary.pad_id,
+        "bos_token_id": vocabulary.bos_id,
+        "eos_token_id": vocabulary.eos_id,
+    }
+    learned = _configuration(config, derived).architecture.positions
+    first = 0 if learned is None else learned.first
+    if learned is not None and learned.padding is None and first and vocabulary.pad_id is None:
+        raise UsageError(f"--model.type is {config.type!r}, which needs a tokenizer with a pad token")
+    needed = max_length + first
+    configuration = _configuration(config, derived, positions=needed)
+    count = configuration.values[_position_key(config.type)] + 0
+    if count < needed:
+        raise UsageError(
+            f"--model.config.{_position_key(config.type)} is {count}: rows of {max_length} tokens need {needed} in a "
+            f"model of type {config.type!r}"
+        )
+    return configuration
+
+
+def _position_key(model_type: str | None) -> str:
+    from transformers import CONFIG_MAPPING
+
+    return CONFIG_MAPPING[model_type].attribute_map.get(_POSITIONS, _POSITIONS)
+
+
+def _configuration(
+    config: ModelConfig, derived: dict[str, Any], *, positions: int | None = None
+) -> Configuration:
+    """Returns the configuration; raises UsageError for values that the family does not support."""
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import CONFIG_MAPPING
+
+    family, kind = FAMILIES[config.type], CONFIG_MAPPING[config.type]
+    values = {kind.attribute_map.get(name, name): value for name, value in config.config.items()}
+    if positions is not None:
+        values = {_position_key(config.type): positions} | values
+    try:
+        defaults = kind().to_dict()
+        complete = kind(**values, **derived).to_dict()
+        read = ConfigValues(complete)
+        architecture = family.architecture(read)
+    except (StrictDataclassError, ValueError, TypeError, LookupError, ArithmeticError) as error:
+        text = " ".join(str(error).split())
+        raise UsageError(f"--model.config of a model of type {config.type!r}: {text}") from None
+    for name, value in values.items():
+        if name in read.read | family.without_effect or (name in defaults and value == defaults[name]):
+            continue
+        # transformers 5 converts keys of earlier releases, such as rope_theta.
+        without = kind(**{other: values[other] for other in values if other != name}, **derived).to_dict()
+        if any(without.get(key) != complete.get(key) for key in read.read):
+            continue
+        reason = (
+            "not supported; omit it" if name in defaults else "configurations of this type have no such value"
+        )
+        raise UsageError(
+            f"--model.config.{name} is {value!r}: {reason}{suggestion(name, sorted(read.read))} (--model.type "
+            f"{config.type})"
+        )
+    return Configuration(family, complete, architecture)

@@ -1,0 +1,1 @@
+"""Model families: how transformers' configurations and weights translate to the trainer's."""

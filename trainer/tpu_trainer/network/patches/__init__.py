@@ -1,1 +1,0 @@
-"""Changes to the layers of Hugging Face's models."""

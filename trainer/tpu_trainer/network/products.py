@@ -1,0 +1,20 @@
+"""Products with weights, in PyTorch's layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+
+def linear(x: tf.Tensor, weights: Mapping[str, tf.Tensor], name: str) -> tf.Tensor:
+    """Returns x · Wᵀ + b, [..., out], in the dtype of `x`.
+
+    Args:
+        x: [..., in].
+        weights: Has NAME.weight, float32[out, in], and NAME.bias, float32[out], if there is a bias.
+        name: NAME.
+    """
+    result = tf.einsum("...i,oi->...o", x, tf.cast(weights[f"{name}.weight"], x.dtype))
+    bias = weights.get(f"{name}.bias")
+    return result if bias is None else result + tf.cast(bias, x.dtype)

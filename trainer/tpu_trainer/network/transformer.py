@@ -1,0 +1,136 @@
+"""A network as a function of token ids: embeddings, layers, and the head up to its last matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import tensorflow as tf
+
+from tpu_trainer.network.architecture import Architecture
+from tpu_trainer.network.dropout import DropoutKey, drop
+from tpu_trainer.network.layer import RECOMPUTED, Layer, Shared, layer_scalars
+from tpu_trainer.network.norms import activate, normalize
+from tpu_trainer.network.products import linear
+from tpu_trainer.network.rope import rope_tables
+from tpu_trainer.network.stack import run_layers
+from tpu_trainer.network.weights import STACKED
+
+Recompute = Literal["nothing", "attention", "all"]
+Weights = Mapping[str, tf.Tensor]
+
+
+class Inputs(NamedTuple):
+    """A network's inputs: B rows of L tokens."""
+
+    input_ids: tf.Tensor
+    """int32[B, L]."""
+    attention_mask: tf.Tensor | None = None
+    """int32[B, L], 1 for real tokens; None: all are real."""
+    position_ids: tf.Tensor | None = None
+    """int32[B, L], starting from 0; None: the row is one document."""
+    segment_ids: tf.Tensor | None = None
+    """int32[B, L], the number of each token's document, not negative; None: the row is one document."""
+    dropout: DropoutKey | None = None
+    """None: no dropout."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Computation:
+    """How a network is computed. It does not change the results, except for rounding."""
+
+    dtype: tf.DType = tf.float32
+    """Of activations and of the factors of products."""
+    recompute: Recompute = "nothing"
+    """What the backward pass recomputes; see layer.RECOMPUTED."""
+
+
+def hidden_states(
+    architecture: Architecture, weights: Weights, inputs: Inputs, computation: Computation, *, training: bool
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the last hidden states, [B, L, H] in the computation's dtype, and the layers' loss, float32 scalar.
+
+    Args:
+        architecture: The network's.
+        weights: By name, float32.
+        inputs: The rows.
+        computation: How to compute them.
+        training: Whether gradients follow.
+    """
+    positions = inputs.position_ids
+    if positions is None:
+        positions = tf.range(inputs.input_ids.shape[1], dtype=tf.int32)[None]
+    hidden = embed(architecture, weights, inputs, positions, computation.dtype)
+    cosines = sines = None
+    if architecture.ropes:
+        cosines, sines = rope_tables(architecture.ropes, positions)
+        if any(kind.rope is None for kind in architecture.kinds):
+            cosines = tf.concat([cosines, tf.ones_like(cosines[:1])], axis=0)
+            sines = tf.concat([sines, tf.zeros_like(sines[:1])], axis=0)
+    layer = Layer(architecture, Shared(cosines, sines, _segments(inputs), inputs.dropout))
+    hidden, loss = run_layers(
+        layer,
+        hidden,
+        weights={
+            name.removeprefix(STACKED): value for name, value in weights.items() if name.startswith(STACKED)
+        },
+        scalars=layer_scalars(architecture),
+        keep=RECOMPUTED[computation.recompute] if training else None,
+    )
+    if architecture.final_norm:
+        hidden = normalize(hidden, architecture.norm, weights, "final_norm")
+    return hidden, loss
+
+
+def embed(
+    architecture: Architecture, weights: Weights, inputs: Inputs, positions: tf.Tensor, dtype: tf.DType
+) -> tf.Tensor:
+    """Returns the first layer's input, [B, L, H].
+
+    Args:
+        architecture: The network's.
+        weights: By name, float32.
+        inputs: The rows.
+        positions: int32[B or 1, L], from 0.
+        dtype: Of the result.
+    """
+    hidden = tf.gather(weights["embeddings.tokens.weight"], inputs.input_ids) * architecture.embedding_scale
+    narrow = architecture.embedding_width is not None
+    # ELECTRA's positions are as wide as its embeddings, OPT's as its hidden states.
+    if narrow and architecture.embedding_norm is None:
+        hidden = linear(hidden, weights, "embeddings.projection")
+    if (learned := architecture.positions) is not None:
+        rows = positions + learned.first
+        if learned.padding is not None and inputs.attention_mask is not None:
+            rows = tf.where(inputs.attention_mask > 0, rows, learned.padding)
+        hidden += tf.gather(weights["embeddings.positions.weight"], rows)
+    if architecture.token_types:
+        hidden += weights["embeddings.types.weight"][0]
+    hidden = tf.cast(hidden, dtype)
+    if (norm := architecture.embedding_norm) is not None:
+        hidden = normalize(hidden, norm, weights, "embeddings.norm")
+    hidden = drop(hidden, architecture.dropout.embeddings, inputs.dropout, 0)
+    if narrow and architecture.embedding_norm is not None:
+        hidden = linear(hidden, weights, "embeddings.projection")
+    return hidden
+
+
+def head_input(architecture: Architecture, weights: Weights, hidden: tf.Tensor) -> tf.Tensor:
+    """Returns the input of the output matrix, [B, T, head_width], for hidden states [B, T, H]."""
+    head = architecture.head
+    if head.transform:
+        hidden = linear(hidden, weights, "head.transform")
+    if head.activation is not None:
+        hidden = activate(hidden, head.activation)
+    if head.norm is not None:
+        hidden = normalize(hidden, head.norm, weights, "head.norm")
+    return hidden
+
+
+def _segments(inputs: Inputs) -> tf.Tensor | None:
+    """Returns Visibility's segments, in which padding is segment -1."""
+    if inputs.attention_mask is None:
+        return inputs.segment_ids
+    segments = tf.zeros_like(inputs.input_ids) if inputs.segment_ids is None else inputs.segment_ids
+    return tf.where(inputs.attention_mask > 0, segments, -1)
