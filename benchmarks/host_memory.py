@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from contextlib import nullcontext
 from multiprocessing import get_context
 from resource import RUSAGE_SELF, getrusage
 
@@ -31,22 +30,21 @@ def measure(postponed: bool, layers: int, hidden: int, heads: int) -> None:
     def peak() -> float:
         return getrusage(RUSAGE_SELF).ru_maxrss / 1e6
 
-    initial = InitialValues()
-    with initial.postponed() if postponed else nullcontext():
-        task = build_task(
-            FitConfig(
-                output_dir="",
-                data=DataConfig(train=""),
-                objective="clm",
-                model=ModelConfig(type="gpt2", config={"n_layer": layers, "n_embd": hidden, "n_head": heads}),
-                train=TrainConfig(steps=1, batch_size=1),
-            ),
-            vocabulary=Vocabulary(
-                size=VOCABULARY, special_ids=(0,), pad_id=None, mask_id=None, bos_id=0, eos_id=0
-            ),
-            max_length=MAX_LENGTH,
-            initial=initial,
-        )
+    initial = InitialValues(postpone=postponed)
+    task = build_task(
+        FitConfig(
+            output_dir="",
+            data=DataConfig(train=""),
+            objective="clm",
+            model=ModelConfig(type="gpt2", config={"n_layer": layers, "n_embd": hidden, "n_head": heads}),
+            train=TrainConfig(steps=1, batch_size=1),
+        ),
+        vocabulary=Vocabulary(
+            size=VOCABULARY, special_ids=(0,), pad_id=None, mask_id=None, bos_id=0, eos_id=0
+        ),
+        max_length=MAX_LENGTH,
+        initial=initial,
+    )
     built = peak()
     total = sum(initial.value(variable).nbytes for variable in named_variables(task.state()).values())
     print(

@@ -53,7 +53,7 @@ def main(scratch: str) -> None:
         module = step.program(GROUP_ROWS).lower()
         text = DeviceMesh(module.mesh).compile(module.lowered, module.placements).as_text()
         report[plan] = {each.kind: dataclasses.asdict(each) for each in collectives(HloModule.parse(text))}
-    sizes = [variable.shape.num_elements() for variable in step.task.network.trainable_variables]
+    sizes = [variable.shape.num_elements() for variable in step.task.weights.values()]
     report["weights"] = 4 * sum(sizes)
     report["variables"] = len(sizes)
     print(json.dumps(report))

@@ -1,40 +1,20 @@
-"""Postponed initial values are the bits that variables get at once."""
+"""Postponed initial values are the bits that variables get at once, and need no memory before."""
 
 from __future__ import annotations
 
-import functools
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras as keras
 
-from tests.tpu_trainer.model_types import LENGTH, VOCABULARY, small_config
-from tpu_trainer.config import DataConfig, FitConfig, ModelConfig, ObjectiveName, OptimizerConfig, TrainConfig
-from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.network import initial_values
 from tpu_trainer.network.initial_values import InitialValues
-from tpu_trainer.runs.checkpoint import named_variables
-from tpu_trainer.step.task import Task
-from tpu_trainer.training.build import build_task
-
-VOCAB = Vocabulary(size=VOCABULARY, special_ids=(0, 1, 2, 3, 4), pad_id=1, mask_id=4, bos_id=0, eos_id=2)
 
 
-def task_of(config: FitConfig, initial: InitialValues | None = None) -> Task:
-    counts = np.arange(VOCAB.size, dtype=np.float64) if config.model.init_output_bias else None
-    task = build_task(
-        config,
-        vocabulary=VOCAB,
-        max_length=LENGTH,
-        token_counts=counts,
-        initial=initial,
-    )
-    if task.average is not None:
-        task.average.start(initial)
-    return task
+def draw(shape: list[int], seed: int) -> np.ndarray:
+    return tf.random.stateless_normal(shape, seed=[seed, 1], alg="philox").numpy()
 
 
 @pytest.fixture
@@ -42,71 +22,49 @@ def postpone_small_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(initial_values, "_LEAST_ELEMENTS", 2)
 
 
-# Types with redrawn weights, tied tables, sinusoids that their layers assign, and an output bias.
-@pytest.mark.parametrize(
-    ("objective", "model_type"), [("clm", "gpt2"), ("mlm", "roberta"), ("mlm", "roformer"), ("mlm", "xlm")]
-)
 @pytest.mark.usefixtures("postpone_small_values")
-def test_postponed_values_are_the_same_bits(objective: ObjectiveName, model_type: str) -> None:
-    config = FitConfig(
-        output_dir="",
-        data=DataConfig(train=""),
-        objective=objective,
-        model=ModelConfig(
-            type=model_type, config=small_config(model_type), init_output_bias=model_type == "roberta"
-        ),
-        optimizer=OptimizerConfig(ema=0.9),
-        train=TrainConfig(steps=2, batch_size=2),
+def test_postponed_values_are_the_same_bits() -> None:
+    at_once, postponed = InitialValues(), InitialValues(postpone=True)
+    makers = {
+        "drawn": partial(draw, [3, 4], 0),
+        "stack": partial(draw, [2, 3, 4], 1),
+        "tensor": lambda: tf.fill([4], 0.1),
+        "double": lambda: np.full([4], 0.1),  # converted to the variable's type
+    }
+    expected, actual = (
+        {name: initial.variable(name, make().shape, make) for name, make in makers.items()}
+        for initial in (at_once, postponed)
     )
-    initial = InitialValues()
-    with initial.postponed():
-        task = task_of(config, initial)
-    postponed = named_variables(task.state())
-    # As their values are computed later, nothing that was drawn meanwhile may matter.
-    expected = {name: variable.numpy() for name, variable in named_variables(task_of(config).state()).items()}
-    assert postponed.keys() == expected.keys()
-    random = [name for name, value in expected.items() if np.unique(value).size > 2]
-    assert random
-    for name, value in expected.items():
-        actual = initial.value(postponed[name])
-        assert (actual.dtype, actual.tobytes()) == (value.dtype, value.tobytes()), name
-    assert any(not postponed[name].numpy().any() for name in random)  # they have no values of their own
-    other_seed_task = task_of(replace(config, seed=config.seed + 1))
-    assert any(
-        variable.numpy().tobytes() != expected[name].tobytes()
-        for name, variable in named_variables(other_seed_task.state()).items()
-    )
+    counter = postponed.variable("step", [], lambda: np.int64(3), trainable=False, dtype=tf.int64)
+    assert (counter.dtype, int(counter.numpy()), counter.trainable) == (tf.int64, 3, False)
+    for name, variable in actual.items():
+        value, bits = postponed.value(variable), expected[name].numpy().tobytes()
+        assert (value.dtype, value.tobytes(), value.shape) == (np.float32, bits, tuple(variable.shape))
+        assert postponed.value(variable).tobytes() == bits  # again
+        assert at_once.value(expected[name]).tobytes() == bits
+        assert not variable.numpy().any()  # it has no value of its own
+        assert (variable.name, variable.trainable) == (f"{name}:0", True)
 
 
 @pytest.mark.usefixtures("postpone_small_values")
 def test_what_is_assigned_while_values_are_postponed_counts() -> None:
-    initial = InitialValues()
-    with initial.postponed():
-        zeros, assigned = (tf.Variable(tf.zeros([4]), name=name) for name in ("zeros", "one"))
-        constant = tf.Variable([1.0, 2.0])
-        stateless = tf.Variable(lambda: tf.random.stateless_normal([4], seed=[1, 2]))
-        assigned.assign(tf.ones([4]))
-        make_ones = functools.partial(keras.initializers.Ones(), [4], dtype=tf.float32)
-        added_to = tf.Variable(make_ones, shape=[4], dtype=tf.float32, name="added")
-        added_to.assign_add(tf.ones([4]))
-        initial.assign(zeros, lambda: np.full([4], 3.0, np.float32))
-        copy = tf.Variable(tf.zeros([4]), name="copied")
-        initial.copy(zeros, target=copy)
-    assigned.assign_add(tf.ones([4]))
-    assert "assign" not in vars(zeros)
-    values = (
-        (zeros, [3.0] * 4),
-        (assigned, [2.0] * 4),
-        (added_to, [2.0] * 4),
-        (constant, [1.0, 2.0]),
-        (copy, [3.0] * 4),
-    )
-    for variable, expected in values:
+    initial = InitialValues(postpone=True)
+    assigned, copy = (initial.variable(name, [4], lambda: np.zeros(4)) for name in ("assigned", "copy"))
+    initial.assign(assigned, lambda: np.full(4, 3.0))
+    initial.copy(assigned, target=copy)
+    small = initial.variable("small", [], lambda: 1.0)
+    initial.assign(small, lambda: 2.0)
+    for variable, expected in ((assigned, 3), (copy, 3), (small, 2)):
         np.testing.assert_array_equal(initial.value(variable), expected)
-    np.testing.assert_array_equal(initial.value(stateless), tf.random.stateless_normal([4], seed=[1, 2]))
-    np.testing.assert_array_equal(zeros.numpy(), 0)
-    with initial.postponed(), pytest.raises(ValueError, match="two variables are named 'zeros:0'"):
-        tf.Variable(tf.zeros([4]), name="zeros")
+    initial.release()
+    with pytest.raises(RuntimeError, match="the initial values are released"):
+        initial.value(copy)
+    assert initial.value(small) == 2
+
+
+def test_a_value_of_another_shape_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"the initial value of 'a/b' has shape \(2,\), not \[3\]"):
+        InitialValues().variable("a/b", [3], lambda: np.zeros(2))
 
 
 def test_a_large_model_needs_no_memory_before_its_values_are_asked_for() -> None:
@@ -114,8 +72,9 @@ def test_a_large_model_needs_no_memory_before_its_values_are_asked_for() -> None
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
 
-    before, initial = resident(), InitialValues()
-    with initial.postponed():
-        variables = [tf.Variable(tf.zeros([4 << 20]), name=str(number)) for number in range(32)]
+    before, initial = resident(), InitialValues(postpone=True)
+    variables = [
+        initial.variable(str(number), [4 << 20], lambda: np.ones(4 << 20, np.float32)) for number in range(32)
+    ]
     assert resident() - before < 128 << 10  # KiB; of 512 MiB
-    assert not initial.value(variables[0]).any()
+    assert initial.value(variables[0]).all()

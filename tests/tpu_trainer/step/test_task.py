@@ -81,7 +81,8 @@ def numpy_sums(task: Task, vocabulary: Vocabulary, batch: dict[str, tf.Tensor], 
         row=batch["row"],
         key=step_key(4, 0, tf.constant(step)),
     )
-    logits = task.network(input_ids=masked.input_ids, attention_mask=batch["attention_mask"]).logits.numpy()
+    network = task.objective.model.network
+    logits = network(input_ids=masked.input_ids, attention_mask=batch["attention_mask"]).logits.numpy()
     logits = logits[..., :50].astype(np.float64)
     log_probabilities = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
     loss = hits = targets = 0.0
@@ -109,7 +110,7 @@ def test_gradient_is_the_slope_of_the_loss(vocabulary: Vocabulary) -> None:
     task = task_of(vocabulary)
     batch = batch_of(12)
     _, gradients = task.gradients(batch, tf.constant(7, tf.int64))
-    variables = task.network.trainable_variables
+    variables = list(task.weights.values())
     rng = np.random.default_rng(0)
     direction = [rng.normal(size=variable.shape) for variable in variables]
     slope = sum((gradient.numpy() * d).sum() for gradient, d in zip(gradients, direction, strict=True))
@@ -186,12 +187,12 @@ def test_evaluation_does_not_depend_on_batch_size(dataset: Path, vocabulary: Voc
 def test_a_batch_without_targets_only_decays_weights(vocabulary: Vocabulary) -> None:
     config = config_of()
     task = task_of(vocabulary, replace(config, optimizer=replace(config.optimizer, weight_decay=0.0)))
-    before = task.network.get_weights()
+    before = [weight.numpy() for weight in task.weights.values()]
     batch = batch_of(4) | {"row": tf.fill([4], -1)}
     logs = replica_step(task, batch)
     assert float(logs["loss"]) == 0
-    for a, b in zip(before, task.network.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, b)
+    for value, weight in zip(before, task.weights.values(), strict=True):
+        np.testing.assert_array_equal(value, weight.numpy())
 
 
 def test_clipping_bounds_the_gradient_that_the_optimizer_sees(vocabulary: Vocabulary) -> None:
@@ -200,9 +201,7 @@ def test_clipping_bounds_the_gradient_that_the_optimizer_sees(vocabulary: Vocabu
         config = config_of()
         task = task_of(vocabulary, replace(config, optimizer=replace(config.optimizer, clip_norm=clip)))
         gradients: list[tf.Tensor] = []
-        task.optimizer.apply_gradients = lambda pairs, gradients=gradients, **_: gradients.extend(
-            g for g, _ in pairs
-        )
+        task.optimizer.apply = gradients.extend
         replica_step(task, batch_of(12))
         norms[clip] = float(tf.linalg.global_norm(gradients))
     assert norms[None] > 0.1

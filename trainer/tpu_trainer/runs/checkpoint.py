@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tf_keras as keras
 
 from tpu_trainer.runs import marker
 from tpu_trainer.runs.marker import Marker
@@ -26,24 +25,23 @@ _log = logging.getLogger(__name__)
 _FOLDER_NAME = re.compile(r"^step-(\d+)$")
 _VALIDATION_LOSS = "validation_loss"
 
-# Name of a part of the checkpoint → model, optimizer or variable.
-State = Mapping[str, "keras.Model | keras.optimizers.Optimizer | tf.Variable"]
+State = Mapping[str, "tf.Variable | State"]
+"""Name of a part of the checkpoint → variable, or name → variable."""
 WriteErrors = (OSError, tf.errors.OpError)
 """Exceptions caused by a full disk, a lost network or missing permissions."""
 
 
 def named_variables(state: State) -> dict[str, tf.Variable]:
-    """Returns name in checkpoints → variable. The names do not depend on other models in this process."""
-    models = {value.name for value in state.values() if isinstance(value, keras.Model)}
+    """Returns name in checkpoints → variable.
+
+    Example: {"optimizer": {"step": a}, "running": b} → {"optimizer/step": a, "running": b}
+    """
     variables: dict[str, tf.Variable] = {}
     for part, value in state.items():
-        for variable in [value] if isinstance(value, tf.Variable) else value.variables:
-            # Keras numbers the models of a process: tf_roberta_for_masked_lm_1/roberta/…
-            words = [word for word in variable.name.split(":")[0].split("/") if word not in models]
-            name = "/".join([part, *words])
-            if name in variables:
-                raise ValueError(f"two variables of the state are named {name!r}")
-            variables[name] = variable
+        if isinstance(value, Mapping):
+            variables |= {f"{part}/{name}": variable for name, variable in named_variables(value).items()}
+        else:
+            variables[part] = value
     return variables
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import tensorflow as tf
-from transformers import TFPreTrainedModel
 
 from tpu_trainer.network.initial_values import InitialValues
 
@@ -14,15 +13,19 @@ from tpu_trainer.network.initial_values import InitialValues
 class WeightAverage:
     """The exponentially weighted mean of a network's weights, kept on the devices."""
 
-    def __init__(self, *, trained: TFPreTrainedModel, mean: TFPreTrainedModel, decay: float) -> None:
+    def __init__(
+        self, *, trained: Mapping[str, tf.Variable], mean: Mapping[str, tf.Variable], decay: float
+    ) -> None:
         """
         Args:
-            trained: The network that is trained.
-            mean: A network of the same shape, which stores the mean.
+            trained: Name → variable that is trained.
+            mean: Name → variable that stores its mean.
             decay: Weight of the previous mean, below 1; the new weights get the rest.
         """
-        self.network = mean
-        self.pairs = list(zip(mean.trainable_variables, trained.trainable_variables, strict=True))
+        if trained.keys() != mean.keys():
+            raise ValueError(f"names differ: {sorted(trained.keys() ^ mean.keys())}")
+        self.weights = mean
+        self.pairs = [(mean[name], variable) for name, variable in trained.items()]
         """(mean, weight) of each weight."""
         self._decay = decay
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 
 import tensorflow as tf
-import tf_keras as keras
 
 from tpu_trainer.config import FitConfig, ScheduleConfig
 
 
-class Schedule(keras.optimizers.schedules.LearningRateSchedule):
+class Schedule:
     """A linear warm-up from 0 to `peak`, then the configured shape."""
 
     def __init__(self, config: ScheduleConfig, *, peak: float, steps: int) -> None:
@@ -44,11 +43,8 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
         remaining = (1 + tf.cos(math.pi * progress)) / 2 if config.name == "cosine" else 1 - progress
         return config.final_ratio + (1 - config.final_ratio) * remaining
 
-    def get_config(self) -> dict[str, object]:
-        """Required by Keras."""
-        return {"config": self._config, "peak": self._peak, "steps": self._steps}
-
 
 def schedule_of(config: FitConfig) -> Schedule:
     """Returns the schedule of a run."""
-    return Schedule(config.schedule, peak=config.optimizer.learning_rate, steps=config.train.steps)
+    optimizer = config.optimizer.resolved()
+    return Schedule(config.schedule, peak=optimizer.learning_rate, steps=config.train.steps)

@@ -6,17 +6,18 @@ that the mean is right if replicas have different numbers of targets.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
-import tf_keras as keras
 
 from tpu_trainer.network.call_context import CallValues
 from tpu_trainer.network.objectives import Batch, BatchSums, Objective
 from tpu_trainer.network.random_bits import step_key
 from tpu_trainer.network.stateful_random import refuse_stateful_random
+from tpu_trainer.runs.checkpoint import State
 from tpu_trainer.step.average import WeightAverage
+from tpu_trainer.step.optimizers.optimizer import Optimizer
 from tpu_trainer.step.results import NonFinite, RunningSums
 from tpu_trainer.step.spikes import SpikeGuard, restore
 
@@ -25,13 +26,14 @@ _TRAINING_MASKS, _EVALUATION_MASKS, _DROPOUT = 0, 1, 2
 
 
 class Task:
-    """The training step and its state: the network, the optimizer, and running sums for the log."""
+    """The training step and its state: the weights, the optimizer, and running sums for the log."""
 
     def __init__(
         self,
         *,
         objective: Objective,
-        optimizer: keras.optimizers.Optimizer,
+        weights: Mapping[str, tf.Variable],
+        optimizer: Optimizer,
         seed: int,
         clip_norm: float | None,
         average: WeightAverage | None,
@@ -42,7 +44,8 @@ class Task:
         """
         Args:
             objective: The model and its loss.
-            optimizer: Built for the network's trainable variables.
+            weights: The network's variables by name, all of which are trained.
+            optimizer: Built for `weights`.
             seed: Determines masks and dropout.
             clip_norm: The largest global norm of a gradient; None: no limit.
             average: The running mean of the network's weights; None: no mean.
@@ -51,7 +54,7 @@ class Task:
                 TPU cores: the whole step contains communication, which XLA cannot compile there.
             skip_spikes: Standard deviations above the mean from which an update is skipped; None: skip none.
         """
-        self.network = objective.model.network
+        self.weights = weights
         self.average = average
         self.objective = objective
         self.optimizer = optimizer
@@ -73,11 +76,15 @@ class Task:
         )
         """The first step whose loss or gradient was not finite, 0 if there was none, and its loss and gradient norm."""
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """Returns part of the checkpoint → value, for all that affects later steps or lines of the log."""
-        state = {"network": self.network, "optimizer": self.optimizer, "running": self.running}
+        state = {
+            "network": self.weights,
+            "optimizer": {"step": self.optimizer.step, **self.optimizer.slots()},
+            "running": self.running,
+        }
         if self.average is not None:
-            state["average"] = self.average.network
+            state["average"] = self.average.weights
         if self._spikes is not None:
             state["spikes"] = self._spikes.state
         return state
@@ -92,7 +99,7 @@ class Task:
         )
 
     def gradients(self, batch: Batch, step: tf.Tensor) -> tuple[BatchSums, list[tf.Tensor]]:
-        """Returns a replica's sums and the dense gradient of its summed loss, in the order of the trainable variables.
+        """Returns a replica's sums and the dense gradient of its summed loss, in the order of the weights.
 
         Does not communicate or update variables; all shapes are static.
 
@@ -123,7 +130,7 @@ class Task:
             (
                 tf.constant(0),
                 BatchSums(*(tf.zeros([]) for _ in BatchSums._fields)),
-                [tf.zeros(variable.shape) for variable in self.network.trainable_variables],
+                [tf.zeros(variable.shape) for variable in self.weights.values()],
             ),
             maximum_iterations=self._accumulation,
             parallel_iterations=1,
@@ -135,12 +142,8 @@ class Task:
         call = CallValues(dropout_key=step_key(self._seed, _DROPOUT, step), row=batch["row"])
         with context.using(call), tf.GradientTape() as tape:
             sums = self.objective.sums(batch, key=step_key(self._seed, _TRAINING_MASKS, step), training=True)
-        gradients = tape.gradient(sums.loss, self.network.trainable_variables)
-        unused = [
-            variable.name
-            for variable, gradient in zip(self.network.trainable_variables, gradients, strict=True)
-            if gradient is None
-        ]
+        gradients = tape.gradient(sums.loss, list(self.weights.values()))
+        unused = [name for name, gradient in zip(self.weights, gradients, strict=True) if gradient is None]
         if unused:
             raise RuntimeError(f"no gradient reaches {unused}: the loss does not depend on them")
         if not tf.executing_eagerly():
@@ -155,7 +158,7 @@ class Task:
             batch: This replica's rows, from batches.py.
             all_reduce: Sums a nest of tensors over all replicas.
         """
-        sums, gradients = self._gradients(batch, self.optimizer.iterations)
+        sums, gradients = self._gradients(batch, self.optimizer.step)
         sums, gradients = all_reduce([sums, gradients])
         sums = BatchSums(*sums)
         divisor = tf.maximum(sums.targets, 1.0)  # for batches without targets
@@ -170,28 +173,21 @@ class Task:
             tf.stack(RunningSums(*sums, gradient_norm=norm, steps=tf.ones([]), skipped=skipped))
         )
         if self.average is not None:
-            self.average.update(self.optimizer.iterations)
+            self.average.update(self.optimizer.step)
         running = RunningSums(*tf.unstack(self.running))
         targets = tf.maximum(running.targets, 1.0)
         return {"loss": running.loss / targets, "accuracy": running.correct / targets}
 
     def _update(self, gradients: list[tf.Tensor], loss: tf.Tensor) -> tf.Tensor:
         """Applies the gradients unless `loss` is a spike; returns the number of skipped updates (float32, 0 or 1)."""
-        trained = self.network.trainable_variables
-
-        def apply() -> None:
-            self.optimizer.apply_gradients(
-                zip(gradients, trained, strict=True), skip_gradients_aggregation=True
-            )
-
         if self._spikes is None:
-            apply()
+            self.optimizer.apply(gradients)
             return tf.zeros([])
         spike = self._spikes.is_spike(loss)
         # The step counter still advances, because the batch is used up.
-        variables = [*trained, *(v for v in self.optimizer.variables if v is not self.optimizer.iterations)]
+        variables = [*self.weights.values(), *self.optimizer.slots().values()]
         values = [tf.identity(variable) for variable in variables]
-        apply()
+        self.optimizer.apply(gradients)
         restore(variables, values, where=spike)
         return tf.cast(spike, tf.float32)
 
@@ -200,7 +196,7 @@ class Task:
         figures = tf.stack([loss, norm])
         known_step, known_figures = self.non_finite_record
         is_first = ~tf.reduce_all(tf.math.is_finite(figures)) & (known_step == 0)
-        step = tf.cast(self.optimizer.iterations, tf.int32) + 1
+        step = tf.cast(self.optimizer.step, tf.int32) + 1
         known_step.assign(tf.where(is_first, step, known_step))
         known_figures.assign(tf.where(is_first, figures, known_figures))
 

@@ -205,7 +205,7 @@ def _facts(config: CompileCheckConfig, topology: Topology) -> ModelFacts:
     check = StepCheck(config, topology=topology, cache=open_cache(config.cache))
     with elapsed("compile-check: tracing the model"):
         row_flops = check.step.model_flops(1)
-    network = check.step.task.network.config
+    network = check.step.task.objective.model.network.config
     return ModelFacts(
         shapes={
             name: tuple(variable.shape.as_list())

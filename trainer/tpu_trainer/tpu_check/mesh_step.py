@@ -52,19 +52,15 @@ class MeshStep:
         self._config = config
         self._rows = rows
         self._cache = cache
-        initial = InitialValues()
-        with initial.postponed():
-            self.task: Task = build_task(
-                config,
-                vocabulary=rows.vocabulary,
-                max_length=rows.max_length,
-                target=Target(
-                    kernel_generation=topology.chip.name, shards=data, column_groups=self.mesh.model
-                ),
-                initial=initial,
-            )
-            """The task. Its weights have no values."""
-        check_heads(self.task.network.config, self.mesh.model)
+        self.task: Task = build_task(
+            config,
+            vocabulary=rows.vocabulary,
+            max_length=rows.max_length,
+            target=Target(kernel_generation=topology.chip.name, shards=data, column_groups=self.mesh.model),
+            initial=InitialValues(postpone=True),
+        )
+        """The task. Its weights have no values."""
+        check_heads(self.task.objective.model.network.config, self.mesh.model)
         self._names = VariableNames(self.task.state())
         shapes = self._names.shapes()
         self._placements = place_variables(shapes, self.mesh, data=data)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from tpu_trainer.config import FitConfig
@@ -16,7 +18,7 @@ from tpu_trainer.network.objectives import CausalLanguageModelling, MaskedLangua
 from tpu_trainer.network.patches.fused_projection import divide_fused_projections
 from tpu_trainer.network.patches.patching import KernelOptions, MemoryOptions
 from tpu_trainer.step.average import WeightAverage
-from tpu_trainer.step.optimizer import build_optimizer
+from tpu_trainer.step.optimizers.build import build_optimizer
 from tpu_trainer.step.schedule import schedule_of
 from tpu_trainer.step.task import Task
 
@@ -55,16 +57,25 @@ def build_task(
     divide_fused_projections(model.network, target.column_groups)
     if token_counts is not None:
         model.init_output_bias(target_counts(token_counts, vocabulary, config.objective), initial)
+    weights = {variable.name.split(":")[0]: variable for variable in model.network.trainable_variables}
+    make_variable = (initial or InitialValues()).variable
     average = None
     if config.optimizer.ema is not None:
-        average = WeightAverage(trained=model.network, mean=model.new_network(), decay=config.optimizer.ema)
+        mean = {
+            name: make_variable(f"average/{name}", weight.shape, partial(np.zeros, weight.shape, np.float32))
+            for name, weight in weights.items()
+        }
+        average = WeightAverage(trained=weights, mean=mean, decay=config.optimizer.ema)
     optimizer = build_optimizer(
         config.optimizer,
         schedule_of(config),
-        variables=model.network.trainable_variables,
+        weights=weights,
+        precision=config.train.precision,
+        make_variable=make_variable,
     )
     return Task(
         objective=_objective(config, model, max_length),
+        weights=weights,
         optimizer=optimizer,
         seed=config.seed,
         clip_norm=config.optimizer.clip_norm,

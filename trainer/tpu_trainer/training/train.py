@@ -160,7 +160,7 @@ def _build(config: FitConfig, *, data: _Data, folder: RunFolder, devices: Device
             initial=devices.initial,
         )
     if config.model.init_from is not None and not Checkpoints(folder.checkpoints).steps():
-        load_weights(task.network, config.model.init_from, data.vocabulary, devices.initial)
+        load_weights(task.objective.model.network, config.model.init_from, data.vocabulary, devices.initial)
     if task.average is not None:
         task.average.start(devices.initial)
     return task
@@ -188,9 +188,11 @@ def _figures(
 ) -> ModelFigures:
     peak_flops = devices.peak_flops(bfloat16=config.train.precision == "mixed_bfloat16")
     return ModelFigures(
-        parameters=sum(v.shape.num_elements() for v in task.network.trainable_variables),
+        parameters=sum(weight.shape.num_elements() for weight in task.weights.values()),
         flops_per_row=training_flops_per_row(
-            task.network, max_length=train.max_length, predicted=task.objective.predicted_positions
+            task.objective.model.network,
+            max_length=train.max_length,
+            predicted=task.objective.predicted_positions,
         ),
         peak_flops=peak_flops,
         ignored_features=task.objective.model.ignored_features(train.features),

@@ -23,7 +23,7 @@ GPT2 = {
     "optimizer/iteration": (),
     "optimizer/AdamW/m/transformer/h_._0/mlp/c_fc/weight": (32, 128),
     "average/transformer/h_._0/mlp/c_fc/weight": (32, 128),
-    "running/running_sums": (7,),
+    "running": (7,),
 }
 
 
@@ -46,6 +46,16 @@ def test_tensor_parallelism_divides_pairs_of_matrices_and_the_vocabulary() -> No
         "mlp/c_fc/weight": (None, "model"),
         "mlp/c_proj/weight": ("model", None),
     }
+
+
+def test_a_dimension_that_the_optimizer_reduced_is_not_divided() -> None:
+    shapes = {
+        "network/h_._0/mlp/c_proj/weight": (128, 32),
+        "optimizer/row_mean_square/h_._0/mlp/c_proj/weight": (128, 1),
+        "optimizer/column_mean_square/h_._0/mlp/c_proj/weight": (1, 32),
+    }
+    placement = place_variables(shapes, MeshConfig(model=4), data=1)
+    assert list(placement.values()) == [("model", None), ("model", None), (None, None)]
 
 
 def test_fsdp_divides_the_largest_free_dimension_and_zero_only_the_optimizer() -> None:

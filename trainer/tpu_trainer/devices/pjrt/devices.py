@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 
 import numpy as np
@@ -40,7 +40,7 @@ class PjrtDevices(Devices):
             tf.config.experimental.enable_op_determinism()
         self._lowering = Lowering(LoweringCache(cache_folder("pjrt")), self._mesh, peers)
         self.replicas = self._mesh.data
-        self.initial = InitialValues()
+        self.initial = InitialValues(postpone=True)  # a mesh may have more memory than the host
         self.is_cpu = self._mesh.platform == "cpu"
 
     @cached_property
@@ -66,8 +66,7 @@ class PjrtDevices(Devices):
         return None if flops_per_device is None else self._mesh.devices * flops_per_device
 
     def scope(self) -> AbstractContextManager[None]:
-        """Returns a context in which variables get no values: a mesh may have more memory than the host."""
-        return self.initial.postponed()
+        return nullcontext()
 
     def executor(self, task: Task, *, state: State | None = None) -> PjrtExecutor:
         return PjrtExecutor(

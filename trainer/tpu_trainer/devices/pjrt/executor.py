@@ -98,7 +98,7 @@ class PjrtExecutor(StepExecutor):
         self._devices = devices
         self._lowering = lowering
         self._deterministic = deterministic
-        check_heads(task.network.config, devices.model)
+        check_heads(task.objective.model.network.config, devices.model)
         self._names = VariableNames(state or task.state())
         self._placements = place_variables(self.state_shapes(), devices.config, data=devices.data)
         self._report_placement()

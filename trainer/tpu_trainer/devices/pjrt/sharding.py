@@ -84,6 +84,8 @@ def place_variables(
         if len(placement) != len(shape):
             problems.append(f"{name!r} has {len(shape)} dimensions, its rule {len(placement)}")
             continue
+        # A dimension that an optimizer has reduced, as of a matrix's mean square by rows.
+        placement = tuple(None if size == 1 else axis for axis, size in zip(placement, shape, strict=True))
         problems += [
             f"{axis} {sizes[axis]} does not divide dimension {dimension} of {name!r} {list(shape)}"
             for dimension, axis in enumerate(placement)
