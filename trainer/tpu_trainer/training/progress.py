@@ -33,8 +33,6 @@ class ModelFigures:
 
     parameters: int
     """Number of trainable parameters."""
-    ignored_features: Sequence[str]
-    """Features of the rows that the model does not use."""
     flops_per_row: float
     """Floating-point operations to train on a row."""
     peak_flops: float | None
