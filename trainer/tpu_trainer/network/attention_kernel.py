@@ -79,7 +79,7 @@ def unsupported_reason(architecture: Architecture, *, length: int, devices: int 
     if attention.head_size != HEAD_SIZE:
         return f"the model's heads have {attention.head_size} dimensions, but the kernel's {HEAD_SIZE}"
     if attention.key_heads != attention.heads:
-        return f"the model has {attention.key_heads} key heads for {attention.heads} heads, but the kernel needs as many"
+        return f"the model has {attention.key_heads} key heads for {attention.heads} heads; the kernel needs as many"
     if attention.soft_cap is not None:
         return "the model caps scores, but the kernel does not"
     if any(kind.window is not None for kind in architecture.kinds):
@@ -87,7 +87,9 @@ def unsupported_reason(architecture: Architecture, *, length: int, devices: int 
     if any(attention.scale * kind.scale != _SCALE for kind in architecture.kinds):
         return f"the model multiplies scores by another factor than the kernel's {_SCALE:g}"
     if attention.heads % (2 * devices):
-        divided = f", of which each of {devices} devices has {attention.heads / devices:g}" if devices > 1 else ""
+        divided = (
+            f", of which each of {devices} devices has {attention.heads / devices:g}" if devices > 1 else ""
+        )
         return f"the model has {attention.heads} heads{divided}, but the kernel needs an even number"
     if length not in LENGTHS:
         return f"rows have {length} tokens, but there are kernels only for {', '.join(map(str, LENGTHS))}"

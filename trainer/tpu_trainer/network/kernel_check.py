@@ -93,7 +93,8 @@ def _device_arrays(length: int) -> dict[str, np.ndarray]:
     segments = np.tile(np.arange(length) >= length - length // 4, [_ROWS, 1]).astype(np.int32)
     segments[1, -length // 16 :] = -1  # padding
     return {
-        name: random.standard_normal((_ROWS, length, _HEADS, HEAD_SIZE)).astype(np.float32) for name in _ARRAYS
+        name: random.standard_normal((_ROWS, length, _HEADS, HEAD_SIZE)).astype(np.float32)
+        for name in _ARRAYS
     } | {"segments": segments}
 
 

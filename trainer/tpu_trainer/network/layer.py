@@ -134,9 +134,7 @@ class Layer:
             if not attention.norm_heads:
                 projected = normalize(projected, attention.norm, weights, norm)
             projected = tf.reshape(projected, [rows, length, count, attention.head_size])
-            return (
-                normalize(projected, attention.norm, weights, norm) if attention.norm_heads else projected
-            )
+            return normalize(projected, attention.norm, weights, norm) if attention.norm_heads else projected
 
         query = self._rotated(heads(query, attention.heads, "attention.query_norm"), scalars)
         key = self._rotated(heads(key, attention.key_heads, "attention.key_norm"), scalars)

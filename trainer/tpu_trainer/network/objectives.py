@@ -116,7 +116,10 @@ class MaskedLanguageModelling(Objective):
         """See Objective."""
         attention_mask = self.attention_mask(batch)
         masked = self._masking(
-            input_ids=batch["input_ids"], attention_mask=attention_mask, row=batch["row"], key=randomness.masks
+            input_ids=batch["input_ids"],
+            attention_mask=attention_mask,
+            row=batch["row"],
+            key=randomness.masks,
         )
         return self._sums(
             batch,

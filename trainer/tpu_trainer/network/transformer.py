@@ -71,7 +71,9 @@ def hidden_states(
             cosines = tf.concat([cosines, tf.ones_like(cosines[:1])], axis=0)
             sines = tf.concat([sines, tf.zeros_like(sines[:1])], axis=0)
     layer = Layer(
-        architecture, Shared(cosines, sines, _segments(inputs), inputs.dropout), computation.kernel if training else None
+        architecture,
+        Shared(cosines, sines, _segments(inputs), inputs.dropout),
+        computation.kernel if training else None,
     )
     hidden, loss = run_layers(
         layer,

@@ -11,8 +11,8 @@ from tpu_trainer.config import FitConfig
 from tpu_trainer.data.token_counts import target_counts
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.devices.devices import Target
-from tpu_trainer.network.attention_kernel import kernel_dtype, unsupported_reason
 from tpu_trainer.network.architecture import Architecture
+from tpu_trainer.network.attention_kernel import kernel_dtype, unsupported_reason
 from tpu_trainer.network.configuration import configure
 from tpu_trainer.network.initial_values import InitialValues
 from tpu_trainer.network.masking import Masking
