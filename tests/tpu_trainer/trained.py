@@ -7,33 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from tests.tpu_trainer.model_types import model_of
 from tests.tpu_trainer.tiny import MAX_LENGTH
 from tpu_trainer.config import DataConfig, FitConfig, ModelConfig
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.network.configuration import configure
-from tpu_trainer.network.families.registry import FAMILIES
-from tpu_trainer.network.weights import Network
 from tpu_trainer.runs.checkpoint import Checkpoints, State, named_variables
 from tpu_trainer.runs.metrics import MetricsLog
 from tpu_trainer.runs.run_folder import RunFolder
 
 GPT2 = {"n_embd": 16, "n_layer": 2, "n_head": 2}
 ROBERTA = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
-
-
-def network_of(model_type: str, values: dict[str, Any], vocabulary: Vocabulary) -> Network:
-    """Returns a network with the padded vocabulary and no weight equal to 0."""
-    configuration = configure(
-        ModelConfig(type=model_type, config=values),
-        objective=FAMILIES[model_type].objective,
-        vocabulary=vocabulary,
-        max_length=MAX_LENGTH,
-    )
-    network = Network(configuration.architecture, seed=3)
-    rng = np.random.default_rng(0)
-    for weight in network.weights.values():
-        weight.assign_add(rng.normal(scale=0.2, size=weight.shape).astype(np.float32))
-    return network
 
 
 def snapshot(state: State) -> dict[str, np.ndarray]:
@@ -65,7 +48,7 @@ def run_of(path: Path, tokenizer_folder: Path, vocabulary: Vocabulary) -> RunFol
             entry | {"name": "OUT/validation", "use": "validation", "rows": 67, "tokens": None},
         ]
     )
-    network = network_of("gpt2", GPT2, vocabulary)
+    network = model_of("gpt2", vocabulary, length=MAX_LENGTH, noise=0.2, **GPT2).network
     checkpoints = Checkpoints(folder.checkpoints, keep=3)
     log = MetricsLog(folder, last_step=0, tensorboard=False)
     for step, loss in ((10, 3.0), (20, 1.5), (30, 2.0)):
