@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -112,7 +111,7 @@ def _configuration(
         complete = _complete(kind, values | derived)
         read = ConfigValues(complete)
         architecture = family.architecture(read)
-        _check(complete, read.read, architecture)
+        _check(complete, {name: defaults[name] for name in read.read if name in defaults}, architecture)
     except (StrictDataclassError, ValueError, TypeError, LookupError, ArithmeticError) as error:
         text = " ".join(str(error).split())
         raise UsageError(f"--model.config of a model of type {config.type!r}: {text}") from None
@@ -138,19 +137,19 @@ def _complete(kind: type[PretrainedConfig], values: dict[str, Any]) -> dict[str,
     return kind(**copy.deepcopy(values)).to_dict()  # it changes what it is given
 
 
-def _check(values: dict[str, Any], names: Collection[str], architecture: Architecture) -> None:
+def _check(values: dict[str, Any], defaults: dict[str, Any], architecture: Architecture) -> None:
     """Checks the numbers of a configuration, which transformers does not.
 
     Raises:
         ValueError: If one is out of its range, or the heads do not fit.
     """
-    for name in sorted(names):
+    for name, default in defaults.items():
         if isinstance(value := values.get(name), (int, float)) and not isinstance(value, bool):
-            rule = _broken_rule(name, value)
+            rule = _broken_rule(name, value, whole=isinstance(value, int) and not isinstance(default, float))
             if rule is not None:
                 raise ValueError(f"{name} is {value!r}: must be {rule}")
     attention = architecture.attention
-    if "head_dim" not in names and attention.heads * attention.head_size != architecture.width:
+    if "head_dim" not in defaults and attention.heads * attention.head_size != architecture.width:
         raise ValueError(f"{attention.heads} heads do not divide the hidden size of {architecture.width}")
     if attention.heads % attention.key_heads:
         raise ValueError(
@@ -158,13 +157,13 @@ def _check(values: dict[str, Any], names: Collection[str], architecture: Archite
         )
 
 
-def _broken_rule(name: str, value: float) -> str | None:
+def _broken_rule(name: str, value: float, *, whole: bool) -> str | None:
     """Returns the rule that a value breaks; None: it breaks none."""
     if not math.isfinite(value) or value > _MOST:
         return f"a finite number of at most {_MOST}"
-    if isinstance(value, int) and not name.endswith("_token_id"):
-        least = 0 if name in _MAY_BE_0 else 1
-        return None if value >= least else f"a whole number of at least {least}"
     if "dropout" in name or name.endswith("pdrop"):
         return None if 0 <= value < 1 else "at least 0 and below 1"
+    if whole and not name.endswith("_token_id"):
+        least = 0 if name in _MAY_BE_0 else 1
+        return None if value >= least else f"a whole number of at least {least}"
     return None if value >= 0 else "a number and not negative"
