@@ -82,8 +82,8 @@ def numpy_sums(task: Task, vocabulary: Vocabulary, batch: dict[str, tf.Tensor], 
         row=batch["row"],
         key=step_key(4, 0, tf.constant(step)),
     )
-    logits = task.objective.model.logits_at(Inputs(masked.input_ids, batch["attention_mask"])).numpy()
-    logits = logits[..., :50].astype(np.float64)
+    inputs = Inputs(masked.input_ids, batch["attention_mask"])
+    logits = task.objective.model.logits_at(inputs).numpy()[..., :50].astype(np.float64)
     log_probabilities = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
     loss = hits = targets = 0.0
     for row, (positions, expected, weights) in enumerate(
