@@ -50,9 +50,46 @@ _ROPES: list[Values] = [
     },
     {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "attention_factor": 1.5},
 ]
+_ROPE_CASES: list[Values] = [{"rope_parameters": {"rope_theta": 100.0} | rope} for rope in _ROPES]
+_BIAS: list[Values] = [{"attention_bias": True}]
+_WINDOW: Values = {"sliding_window": 4, "layer_types": ["full_attention", "sliding_attention"]}
+_QWEN: list[Values] = [
+    *_LLAMA_CASES,
+    {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
+    {"use_sliding_window": True} | _WINDOW,
+]
+_GEMMA_SIZES: Values = _LLAMA | {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 4}
+_GEMMA: list[Values] = [
+    *(
+        {("hidden_activation" if name == "hidden_act" else name): value for name, value in case.items()}
+        for case in _LLAMA_CASES
+    ),
+    *_BIAS,
+    {"tie_word_embeddings": False},
+    {"query_pre_attn_scalar": 24},
+    {"sliding_window": 3},
+    {"layer_types": ["full_attention", "sliding_attention"]},
+]
+# Rotations of layers without and with a window.
+_TWO_ROPES: Values = {
+    "rope_parameters": {
+        "full_attention": {"rope_theta": 100.0} | _ROPES[2],
+        "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+    }
+}
 BASES: dict[str, Values] = {
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
     "llama": _LLAMA,
+    "mistral": _LLAMA | {"sliding_window": 5},
+    "qwen2": _LLAMA,
+    "qwen3": _LLAMA | {"head_dim": 8},
+    "smollm3": _LLAMA | {"no_rope_layer_interval": 2},
+    "phi3": _LLAMA,
+    "olmo2": _LLAMA,
+    "olmo3": _LLAMA | _WINDOW,
+    "gemma2": _GEMMA_SIZES,
+    "gemma3_text": _LLAMA
+    | {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 4, "sliding_window_pattern": 2},
 }
 CASES: dict[str, list[Values]] = {
     "gpt2": [
@@ -67,11 +104,39 @@ CASES: dict[str, list[Values]] = {
         {"scale_attn_by_inverse_layer_idx": True},
         {"tie_word_embeddings": False},
     ],
-    "llama": [
+    "llama": [*_LLAMA_CASES, *_BIAS, {"mlp_bias": True}, *_ROPE_CASES],
+    "mistral": [*_LLAMA_CASES, {"sliding_window": None}],
+    "qwen2": _QWEN,
+    "qwen3": [*_QWEN, *_BIAS],
+    "smollm3": [
         *_LLAMA_CASES,
-        {"attention_bias": True},
+        *_BIAS,
         {"mlp_bias": True},
-        *({"rope_parameters": {"rope_theta": 100.0} | rope} for rope in _ROPES),
+        {"tie_word_embeddings": False},
+        {"no_rope_layers": [0, 0]},
+        {"no_rope_layers": [0, 1, 0]},
+        {"use_sliding_window": True, "sliding_window": 4},
+        _WINDOW,
+    ],
+    "phi3": [
+        *_LLAMA_CASES,
+        {"sliding_window": 4},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}},
+    ],
+    "olmo2": [*_LLAMA_CASES, *_BIAS, *_ROPE_CASES[:1]],
+    "olmo3": [
+        *(case for case in _LLAMA_CASES if "num_hidden_layers" not in case and "rope_parameters" not in case),
+        {"num_hidden_layers": 4, "layer_types": None},
+        *_BIAS,
+        {"sliding_window": 3},
+        _TWO_ROPES,
+    ],
+    "gemma2": [*_GEMMA, {"attn_logit_softcapping": None}, {"final_logit_softcapping": 1.0}],
+    "gemma3_text": [
+        *(case for case in _GEMMA if "rope_parameters" not in case),
+        {"final_logit_softcapping": 1.0},
+        {"rope_theta": 100.0, "rope_local_base_freq": 50.0},
+        _TWO_ROPES,
     ],
 }
 _FLAT = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from tpu_trainer.network.architecture import (
@@ -32,7 +33,7 @@ MODULES: dict[str, str | Fused] = {
     "model.norm": "final_norm",
     "lm_head": "head",
 }
-WITHOUT_EFFECT = frozenset(("max_position_embeddings", "pretraining_tp", "use_cache"))
+WITHOUT_EFFECT = frozenset(("max_position_embeddings", "use_cache"))
 
 
 def llama_architecture(
@@ -47,6 +48,7 @@ def llama_architecture(
     norm_offset: float = 0.0,
     soft_cap: float | None = None,
     dropout: Dropout | None = None,
+    partial_rotation: bool = False,
     **others: Any,
 ) -> Architecture:
     """Returns the architecture of Llama with what differs from it.
@@ -62,12 +64,13 @@ def llama_architecture(
         norm_offset: See Norm.
         soft_cap: See Head.
         dropout: Rates; None: only of attention's probabilities.
+        partial_rotation: See `common.rope`.
         others: Further values of Architecture.
     """
     heads = values["num_attention_heads"]
     size = values.get("head_dim", values["hidden_size"] // heads)
     if "ropes" not in others:
-        others["ropes"] = (rope(values, size),)
+        others["ropes"] = (rope(values, size, partial=partial_rotation),)
     shape = {
         "heads": heads,
         "key_heads": values.get("num_key_value_heads", heads),
@@ -102,12 +105,30 @@ def _architecture(values: ConfigValues) -> Architecture:
     return llama_architecture(values, bias=bias, output_bias=bias, mlp_bias=values["mlp_bias"])
 
 
-FAMILY = Family(
-    objective="clm",
-    class_name="LlamaForCausalLM",
-    architecture=_architecture,
-    modules=MODULES,
-    copies=("lm_head",),
-    without_effect=WITHOUT_EFFECT,
-    ignored_weights=(r"\.rotary_emb\.inv_freq$",),
-)
+def llama_family(
+    class_name: str,
+    architecture: Callable[[ConfigValues], Architecture],
+    *,
+    modules: Mapping[str, str | Fused] = MODULES,
+    without_effect: Collection[str] = (),
+) -> Family:
+    """Returns a family whose class has Llama's structure.
+
+    Args:
+        class_name: See Family.
+        architecture: See Family.
+        modules: See Family.
+        without_effect: See Family; besides those of Llama.
+    """
+    return Family(
+        objective="clm",
+        class_name=class_name,
+        architecture=architecture,
+        modules=modules,
+        copies=("lm_head",),
+        without_effect=WITHOUT_EFFECT.union(without_effect),
+        ignored_weights=(r"\.rotary_emb\.inv_freq$",),
+    )
+
+
+FAMILY = llama_family("LlamaForCausalLM", _architecture, without_effect=("pretraining_tp",))
