@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from tpu_trainer.config.ranges import AT_LEAST_1, POSITIVE, check_ranges, require
+from tpu_trainer.config.ranges import AT_LEAST_1, NOT_NEGATIVE, POSITIVE, check_ranges, require
 
 Precision = Literal["float32", "mixed_bfloat16"]
 Recompute = Literal["nothing", "attention", "all"]
@@ -49,6 +49,9 @@ class TrainConfig:
     loss. Before the first step, its results on the device are compared with plain attention. For models with as many
     key heads as query heads, an even number on each device, of 64 dimensions, without windows and soft caps; and rows
     of 128, 256, 512, 1024 or 2048 tokens. On other devices, it means recompute attention."""
+    z_loss: float = 0.0
+    """Factor of the mean of log² Z, Z the sum of the exponentials of a target's logits, that is added to the loss, as
+    in PaLM (1e-4): it keeps logits near 0. The reported losses are without it."""
     skip_spikes: float | None = None
     """Skip an update whose loss is more than this many standard deviations (6 is common) above the mean of about the
     last 64 steps, and count it in the log; null: skip none. The step then holds a second copy of model and
@@ -73,6 +76,7 @@ class TrainConfig:
             checkpoint_every=AT_LEAST_1,
             checkpoint_minutes=POSITIVE,
             keep_checkpoints=AT_LEAST_1,
+            z_loss=NOT_NEGATIVE,
             skip_spikes=POSITIVE,
         )
 

@@ -77,9 +77,16 @@ def to_pytorch(
     """
     padded = architecture.vocabulary
     for stored in stored_weights(family, architecture):
-        parts = [weights[part] if stored.layer is None else weights[part][stored.layer] for part in stored.parts]
+        parts = [
+            weights[part] if stored.layer is None else weights[part][stored.layer] for part in stored.parts
+        ]
         value = stored.joined(parts, architecture.attention.heads)
-        if stored.layer is None and padded != vocabulary and value.shape[0] == padded and _has_ids(stored.parts[0]):
+        if (
+            stored.layer is None
+            and padded != vocabulary
+            and value.shape[0] == padded
+            and _has_ids(stored.parts[0])
+        ):
             value = value[:vocabulary]
         yield stored.name, np.ascontiguousarray(value, np.float32)
 

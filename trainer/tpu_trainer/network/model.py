@@ -27,6 +27,7 @@ class LanguageModel:
         objective: ObjectiveName = "mlm",
         computation: Computation | None = None,
         shards: int = 1,
+        z_loss: float = 0.0,
     ) -> None:
         """
         Args:
@@ -35,12 +36,14 @@ class LanguageModel:
             objective: The network's objective.
             computation: How to compute it; None: in float32.
             shards: Groups of devices that divide the rows in one program.
+            z_loss: The factor of the z-loss in the gradient; see `cross_entropy_sums`.
         """
         self.network = network
         self.vocabulary = vocabulary
         self.objective = objective
         self.computation = computation or Computation()
         self._shards = shards
+        self._z_loss = z_loss
 
     def loss_sums(
         self,
@@ -71,6 +74,7 @@ class LanguageModel:
             weights=tf.reshape(weights, [-1]),
             size=self.vocabulary.size,
             training=training,
+            z_loss=self._z_loss,
             shards=self._shards,
         )
         return loss, correct, layers_loss
