@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", minversion="5")
 for name in ("torch._dynamo", "transformers.masking_utils"):
     pytest.importorskip(name)
+revert_weight_conversion = pytest.importorskip("transformers.core_model_loading").revert_weight_conversion
 tf = pytest.importorskip("tensorflow")
 import numpy as np  # noqa: E402
 
@@ -95,7 +96,7 @@ def assert_same_names(pair: Pair) -> None:
     written = pair.theirs({name: weight.numpy() for name, weight in pair.network.weights.items()})
     for name, value in written.items():
         np.testing.assert_array_equal(value, state[name], err_msg=name)
-    parameters = dict(pair.model.named_parameters())
+    parameters = _as_stored(pair.model, dict(pair.model.named_parameters()))
     for name in set(state) - set(written):
         copied = name.rpartition(".")[0] in family.copies and name not in parameters
         assert copied or any(re.search(pattern, name) for pattern in family.ignored_weights), name
@@ -115,21 +116,26 @@ def assert_same_function(pair: Pair, *, recompute: str = "nothing", compiled: bo
     if pair.masked:
         mask[1, -3:], ids[1, -3:] = 0, PADDING
     weights = (random.normal(size=(*ids.shape, VOCABULARY)) * mask[:, :, None]).astype(np.float32)
-    logits = pair.model(input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask)).logits
+    outputs = pair.model(input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask))
+    total = (outputs.logits * torch.tensor(weights)).sum()
+    if (balance := getattr(outputs, "aux_loss", None)) is not None:
+        total += pair.model.config.router_aux_loss_coef * balance
     pair.model.zero_grad()
-    (logits * torch.tensor(weights)).sum().backward()
+    total.backward()
 
     def compute(ids: tf.Tensor, mask: tf.Tensor, weights: tf.Tensor) -> Any:
         inputs = Inputs(ids, mask if pair.masked else None)
         with tf.GradientTape() as tape:
-            logits = network_logits(pair, inputs, recompute=recompute)
-            total = tf.reduce_sum(logits * weights)
+            logits, loss = network_outputs(pair, inputs, recompute=recompute)
+            total = tf.reduce_sum(logits * weights) + loss
         return logits, tape.gradient(total, list(pair.network.weights.values()))
 
     if compiled:
         compute = tf.function(compute, jit_compile=True, autograph=False)
     ours, gradients = compute(tf.constant(ids, tf.int32), tf.constant(mask, tf.int32), tf.constant(weights))
-    assert_close(ours.numpy() * mask[:, :, None], logits.detach().numpy() * mask[:, :, None], "logits")
+    assert_close(
+        ours.numpy() * mask[:, :, None], outputs.logits.detach().numpy() * mask[:, :, None], "logits"
+    )
     assert_same_gradients(pair, gradients)
 
 
@@ -138,7 +144,8 @@ def assert_same_gradients(pair: Pair, gradients: Sequence[Any]) -> None:
     expected = {}
     for name, parameter in pair.model.named_parameters():
         gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        expected[name] = gradient.numpy()
+        expected[name] = gradient
+    expected = _as_stored(pair.model, expected)
     known = pair.theirs({name: weight.numpy() for name, weight in pair.network.weights.items()})
     for name in set(expected) - set(known):
         assert not np.any(expected[name]), f"{name} has a gradient, but no equivalent"
@@ -157,16 +164,18 @@ def assert_close(value: np.ndarray, expected: np.ndarray, what: str, *, scale: f
     assert error < TOLERANCE, f"{what}: error {error:.1e} of the range {scale:.1e}"
 
 
-def network_logits(pair: Pair, inputs: Inputs, *, recompute: str = "nothing") -> tf.Tensor:
-    """Returns the network's logits, float32[B, L, V]."""
+def network_outputs(pair: Pair, inputs: Inputs, *, recompute: str = "nothing") -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the network's logits, float32[B, L, V], and the layers' loss."""
     architecture = pair.configuration.architecture
     values = {name: tf.convert_to_tensor(weight) for name, weight in pair.network.weights.items()}
-    hidden, _ = hidden_states(architecture, values, inputs, Computation(recompute=recompute), training=True)
+    hidden, loss = hidden_states(
+        architecture, values, inputs, Computation(recompute=recompute), training=True
+    )
     hidden = head_input(architecture, values, hidden)
     matrix = values["embeddings.tokens.weight" if architecture.tied else "head.weight"]
     logits = tf.einsum("blh,vh->blv", hidden, matrix) + values.get("head.bias", 0.0)
     cap = architecture.head.soft_cap
-    return logits if cap is None else cap * tf.tanh(logits / cap)
+    return logits if cap is None else cap * tf.tanh(logits / cap), loss
 
 
 def assert_documents_apart(pair: Pair, lengths: Sequence[int] = (5, 7)) -> None:
@@ -184,7 +193,7 @@ def assert_documents_apart(pair: Pair, lengths: Sequence[int] = (5, 7)) -> None:
         tf.constant(np.concatenate([np.arange(length) for length in lengths])[None], tf.int32),
         tf.constant(np.repeat(np.arange(len(lengths)), lengths)[None], tf.int32),
     )
-    assert_close(network_logits(pair, inputs).numpy(), np.concatenate(parts, axis=1), "logits")
+    assert_close(network_outputs(pair, inputs)[0].numpy(), np.concatenate(parts, axis=1), "logits")
 
 
 def assert_all_values_compared(model_type: str, base: Values, cases: Sequence[Values]) -> None:
@@ -201,11 +210,16 @@ def assert_all_values_compared(model_type: str, base: Values, cases: Sequence[Va
     for name in read.read - set(DERIVED):
         if _RANDOM.search(name):
             assert family.architecture(ConfigValues(complete | {name: 0.25})) != architecture, name
-        elif all(other.get(name) == complete.get(name) for other in others):
+        elif name in complete and all(other[name] == complete[name] for other in others):
             with pytest.raises(UsageError, match=f"{name} .* not supported"):
-                family.architecture(ConfigValues(complete | {name: not complete.get(name)}))
+                family.architecture(ConfigValues(complete | {name: not complete[name]}))
     assert not read.read & family.without_effect
 
 
 def _state(model: Any) -> dict[str, np.ndarray]:
-    return {name: value.detach().numpy() for name, value in model.state_dict().items()}
+    return _as_stored(model, model.state_dict())
+
+
+def _as_stored(model: Any, tensors: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Returns a model's weights, or values for them, under the names and in the shapes of its files."""
+    return {name: value.detach().numpy() for name, value in revert_weight_conversion(model, tensors).items()}

@@ -21,7 +21,6 @@ _LLAMA_CASES: list[Values] = [
     {"num_hidden_layers": 3},
     {"num_attention_heads": 2},
     {"num_key_value_heads": 4},
-    {"head_dim": 12},
     {"hidden_act": "gelu_new"},
     {"rms_norm_eps": 0.1},
     {"tie_word_embeddings": True},
@@ -51,6 +50,7 @@ _ROPES: list[Values] = [
     {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "attention_factor": 1.5},
 ]
 _ROPE_CASES: list[Values] = [{"rope_parameters": {"rope_theta": 100.0} | rope} for rope in _ROPES]
+_HEADS: list[Values] = [{"head_dim": 12}]
 _BIAS: list[Values] = [{"attention_bias": True}]
 _WINDOW: Values = {"sliding_window": 4, "layer_types": ["full_attention", "sliding_attention"]}
 _QWEN: list[Values] = [
@@ -64,6 +64,7 @@ _GEMMA: list[Values] = [
         {("hidden_activation" if name == "hidden_act" else name): value for name, value in case.items()}
         for case in _LLAMA_CASES
     ),
+    *_HEADS,
     *_BIAS,
     {"tie_word_embeddings": False},
     {"query_pre_attn_scalar": 24},
@@ -77,6 +78,14 @@ _TWO_ROPES: Values = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
     }
 }
+_EXPERTS: Values = {"num_experts_per_tok": 2, "output_router_logits": True, "router_aux_loss_coef": 10.0}
+_EXPERT_CASES: list[Values] = [
+    {"num_experts": 3},
+    {"num_experts_per_tok": 3},
+    {"norm_topk_prob": True},
+    {"router_aux_loss_coef": 100.0},
+    {"output_router_logits": False},
+]
 BASES: dict[str, Values] = {
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
     "llama": _LLAMA,
@@ -90,6 +99,8 @@ BASES: dict[str, Values] = {
     "gemma2": _GEMMA_SIZES,
     "gemma3_text": _LLAMA
     | {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 4, "sliding_window_pattern": 2},
+    "qwen3_moe": _LLAMA | {"head_dim": 8, "moe_intermediate_size": 24, "num_experts": 8} | _EXPERTS,
+    "olmoe": _LLAMA | {"num_experts": 8} | _EXPERTS,
 }
 CASES: dict[str, list[Values]] = {
     "gpt2": [
@@ -104,10 +115,17 @@ CASES: dict[str, list[Values]] = {
         {"scale_attn_by_inverse_layer_idx": True},
         {"tie_word_embeddings": False},
     ],
-    "llama": [*_LLAMA_CASES, *_BIAS, {"mlp_bias": True}, *_ROPE_CASES],
-    "mistral": [*_LLAMA_CASES, {"sliding_window": None}],
+    "llama": [
+        *_LLAMA_CASES,
+        *_HEADS,
+        *_BIAS,
+        {"mlp_bias": True},
+        *_ROPE_CASES,
+        {"rope_theta": 100.0, "rope_scaling": {"type": "linear", "factor": 4.0}},
+    ],
+    "mistral": [*_LLAMA_CASES, *_HEADS, {"sliding_window": None}],
     "qwen2": _QWEN,
-    "qwen3": [*_QWEN, *_BIAS],
+    "qwen3": [*_QWEN, *_HEADS, *_BIAS],
     "smollm3": [
         *_LLAMA_CASES,
         *_BIAS,
@@ -138,6 +156,15 @@ CASES: dict[str, list[Values]] = {
         {"rope_theta": 100.0, "rope_local_base_freq": 50.0},
         _TWO_ROPES,
     ],
+    "qwen3_moe": [
+        *(case for case in _LLAMA_CASES if "intermediate_size" not in case),
+        *_HEADS,
+        *_BIAS,
+        *_EXPERT_CASES,
+        {"moe_intermediate_size": 40},
+        {"use_sliding_window": True, "sliding_window": 4},
+    ],
+    "olmoe": [*_LLAMA_CASES, *_BIAS, *_EXPERT_CASES],
 }
 _FLAT = [
     pytest.param(model_type, case, id=f"{model_type}-{','.join(map(str, case)) or 'base'}")

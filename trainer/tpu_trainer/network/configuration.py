@@ -149,7 +149,7 @@ def _check(values: dict[str, Any], defaults: dict[str, Any], architecture: Archi
             if rule is not None:
                 raise ValueError(f"{name} is {value!r}: must be {rule}")
     attention = architecture.attention
-    if "head_dim" not in defaults and attention.heads * attention.head_size != architecture.width:
+    if "head_dim" not in values and attention.heads * attention.head_size != architecture.width:
         raise ValueError(f"{attention.heads} heads do not divide the hidden size of {architecture.width}")
     if attention.heads % attention.key_heads:
         raise ValueError(

@@ -85,8 +85,8 @@ class Family:
     architecture: Callable[[ConfigValues], Architecture]
     """Translates a configuration, whose `vocab_size` is that of the network."""
     modules: Mapping[str, str | Fused]
-    """Name of PyTorch's module, with {} for the layer's number → ours. Names that end in .weight or .bias name only
-    that weight."""
+    """Name of PyTorch's module, with {} for the numbers of the layer and of the expert → ours. Names that end in
+    .weight or .bias name only that weight."""
     copies: tuple[str, ...] = ()
     """PyTorch's modules whose weights may be copies of others: of the embeddings of a tied model."""
     without_effect: frozenset[str] = frozenset()

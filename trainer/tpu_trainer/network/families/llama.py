@@ -45,6 +45,7 @@ def llama_architecture(
     activation: str = "hidden_act",
     kinds: tuple[LayerKind, ...] | None = None,
     attention: dict[str, Any] | None = None,
+    mlp: Mlp | None = None,
     norm_offset: float = 0.0,
     soft_cap: float | None = None,
     dropout: Dropout | None = None,
@@ -61,6 +62,7 @@ def llama_architecture(
         activation: The key of the activation.
         kinds: Of the layers; None: all rotate, without windows.
         attention: Further values of Attention.
+        mlp: None: that of `intermediate_size`, gated.
         norm_offset: See Norm.
         soft_cap: See Head.
         dropout: Rates; None: only of attention's probabilities.
@@ -84,7 +86,8 @@ def llama_architecture(
         width=values["hidden_size"],
         causal=True,
         attention=Attention(**shape | (attention or {})),
-        mlp=Mlp(
+        mlp=mlp
+        or Mlp(
             size=values["intermediate_size"],
             activation=values.activation(activation),
             gated=True,
