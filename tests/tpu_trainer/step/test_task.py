@@ -22,6 +22,7 @@ from tpu_trainer.devices.tensorflow.executor import TensorFlowExecutor, replica_
 from tpu_trainer.network.masking import Masking
 from tpu_trainer.network.objectives import BatchSums
 from tpu_trainer.network.random_bits import step_key
+from tpu_trainer.network.transformer import Inputs
 from tpu_trainer.step.results import RunningSums
 from tpu_trainer.step.task import Task
 from tpu_trainer.training.build import build_task
@@ -81,9 +82,8 @@ def numpy_sums(task: Task, vocabulary: Vocabulary, batch: dict[str, tf.Tensor], 
         row=batch["row"],
         key=step_key(4, 0, tf.constant(step)),
     )
-    network = task.objective.model.network
-    logits = network(input_ids=masked.input_ids, attention_mask=batch["attention_mask"]).logits.numpy()
-    logits = logits[..., :50].astype(np.float64)
+    inputs = Inputs(masked.input_ids, batch["attention_mask"])
+    logits = task.objective.model.logits_at(inputs).numpy()[..., :50].astype(np.float64)
     log_probabilities = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
     loss = hits = targets = 0.0
     for row, (positions, expected, weights) in enumerate(
