@@ -10,8 +10,10 @@ from tests.tpu_trainer_export.comparison import (
     assert_documents_apart,
     assert_same_function,
     assert_same_names,
+    configuration,
     make_pair,
 )
+from tpu_trainer.support.errors import UsageError
 
 _SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
 _LLAMA = _SIZES | {"num_key_value_heads": 2, "max_position_embeddings": 64}
@@ -148,6 +150,7 @@ CASES: dict[str, list[Values]] = {
         *_BIAS,
         {"sliding_window": 3},
         _TWO_ROPES,
+        {"rope_theta": 100.0, "rope_scaling": _ROPES[2]},
     ],
     "gemma2": [*_GEMMA, {"attn_logit_softcapping": None}, {"final_logit_softcapping": 1.0}],
     "gemma3_text": [
@@ -199,3 +202,32 @@ def test_recomputation_does_not_change_the_gradients(model_type: str, recompute:
 @pytest.mark.parametrize("model_type", BASES)
 def test_the_compiled_network_computes_the_same(model_type: str) -> None:
     assert_same_function(make_pair(model_type, BASES[model_type]), compiled=True)
+
+
+@pytest.mark.parametrize("model_type", [name for name in BASES if name != "gpt2"])
+def test_the_keys_of_earlier_releases_are_read(model_type: str) -> None:
+    old = configuration(model_type, BASES[model_type] | {"rope_theta": 123.0, "rope_scaling": None})
+    # They may have the default's value, too.
+    configuration(model_type, BASES[model_type] | {"rope_theta": 10000.0})
+    frequencies = old.architecture.ropes[0].frequencies
+    assert frequencies[1] == pytest.approx(123.0 ** (-2 / old.architecture.attention.head_size))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "case"),
+    [
+        ("gemma2", {"query_pre_attn_scalar": 0}),
+        ("llama", {"partial_rotary_factor": 0.5}),
+        ("mistral", {"layer_types": ["full_attention", "full_attention"]}),
+        ("olmoe", {"num_experts_per_tok": 9}),
+        ("phi3", {"partial_rotary_factor": 0.1}),
+        ("qwen2", {"layer_types": ["full_attention", "sliding_attention"]}),
+        ("qwen2", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}),
+        ("qwen3", {"layer_types": ["full_attention", "chunked_attention"]}),
+        ("smollm3", {"no_rope_layers": [1], "layer_types": ["full_attention"] * 2}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else ",".join(value),
+)
+def test_values_that_pytorch_or_the_network_cannot_compute_are_refused(model_type: str, case: Values) -> None:
+    with pytest.raises(UsageError, match=r"must be|must have|need|no such value"):
+        configuration(model_type, BASES[model_type] | case)

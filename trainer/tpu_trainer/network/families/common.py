@@ -39,6 +39,10 @@ def rope(
     if part != 1 and not partial:
         raise values.error("rope_parameters", f"partial_rotary_factor {part} is not supported; must be 1.0")
     size = int(head_size * part)
+    if not 2 <= size <= head_size:
+        raise values.error(
+            "rope_parameters", f"rotates {size} of {head_size} dimensions; must be 2 to {head_size}"
+        )
     theta, kind = parameters["rope_theta"], parameters.get("rope_type", "default")
     factor = 1.0
     if kind == "default":

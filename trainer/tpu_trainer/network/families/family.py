@@ -51,6 +51,13 @@ class ConfigValues:
             raise self.error(name, f"must be one of {', '.join(sorted(_ACTIVATIONS))}")
         return _ACTIVATIONS[value]
 
+    def positive(self, name: str) -> Any:
+        """Returns a value, a positive number or null; raises UsageError for others."""
+        value = self[name]
+        if value is not None and not value > 0:
+            raise self.error(name, "must be greater than 0")
+        return value
+
     def require(self, name: str, *allowed: Any) -> None:
         """Raises UsageError if a value is none of the `allowed`: the trainer does not compute what others mean."""
         if self.get(name) not in allowed:

@@ -33,17 +33,17 @@ def _architecture(
         output_bias=bias,
         activation="hidden_activation",
         kinds=kinds,
-        attention={"scale": 1 / math.sqrt(values["query_pre_attn_scalar"])} | attention,
+        attention={"scale": 1 / math.sqrt(values.positive("query_pre_attn_scalar"))} | attention,
         norm_offset=1.0,
         norm_place="before and after",
-        soft_cap=values["final_logit_softcapping"],
+        soft_cap=values.positive("final_logit_softcapping"),
         embedding_scale=math.sqrt(values["hidden_size"]),
         **others,
     )
 
 
 def _gemma2(values: ConfigValues) -> Architecture:
-    return _architecture(values, windowed(values), {"soft_cap": values["attn_logit_softcapping"]})
+    return _architecture(values, windowed(values), {"soft_cap": values.positive("attn_logit_softcapping")})
 
 
 def _gemma3(values: ConfigValues) -> Architecture:

@@ -31,6 +31,6 @@ FAMILY = llama_family(
     "Phi3ForCausalLM",
     _architecture,
     modules=_MODULES | {name: ours for name, ours in MODULES.items() if not name.endswith(_SEPARATE)},
-    # The first is for LongRoPE; PyTorch's class does not use the second.
-    without_effect=("original_max_position_embeddings", "embd_pdrop"),
+    # The first is for LongRoPE; PyTorch's class does not use the others of published configurations.
+    without_effect=("original_max_position_embeddings", "embd_pdrop", "attention_bias"),
 )

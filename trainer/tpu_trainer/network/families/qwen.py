@@ -10,6 +10,8 @@ from tpu_trainer.network.families.mixtures import expert_modules, experts
 
 # transformers translates them to `layer_types` and `sliding_window`.
 _TRANSLATED = ("max_window_layers", "use_sliding_window")
+# Published configurations have it; PyTorch's class does not use it.
+_IGNORED = ("use_mrope",)
 _QWEN3_MODULES: dict[str, str | Fused] = MODULES | {
     "model.layers.{}.self_attn.q_norm": "layers.attention.query_norm",
     "model.layers.{}.self_attn.k_norm": "layers.attention.key_norm",
@@ -42,12 +44,12 @@ def _qwen3_moe(values: ConfigValues) -> Architecture:
     return _qwen3(values, kinds, mlp)
 
 
-QWEN2 = llama_family("Qwen2ForCausalLM", _qwen2, without_effect=_TRANSLATED)
+QWEN2 = llama_family("Qwen2ForCausalLM", _qwen2, without_effect=(*_TRANSLATED, *_IGNORED))
 QWEN3 = llama_family("Qwen3ForCausalLM", _qwen3, modules=_QWEN3_MODULES, without_effect=_TRANSLATED)
 QWEN3_MOE = llama_family(
     "Qwen3MoeForCausalLM",
     _qwen3_moe,
     modules=expert_modules(_QWEN3_MODULES),
     # There are no layers without experts.
-    without_effect=("intermediate_size", "use_sliding_window"),
+    without_effect=("intermediate_size", *_TRANSLATED),
 )
