@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ for name in ("torch._dynamo", "transformers.masking_utils"):
 revert_weight_conversion = pytest.importorskip("transformers.core_model_loading").revert_weight_conversion
 tf = pytest.importorskip("tensorflow")
 import numpy as np  # noqa: E402
+from safetensors.numpy import save_file  # noqa: E402
 
 from tpu_trainer.config import ModelConfig  # noqa: E402
 from tpu_trainer.exports.pytorch_weights import from_pytorch, to_pytorch  # noqa: E402
@@ -100,6 +102,18 @@ def assert_same_names(pair: Pair) -> None:
     for name in set(state) - set(written):
         copied = name.rpartition(".")[0] in family.copies and name not in parameters
         assert copied or any(re.search(pattern, name) for pattern in family.ignored_weights), name
+
+
+def assert_loads(pair: Pair, folder: Path) -> None:
+    """Asserts that PyTorch's class loads the network's weights from a folder, with no weight too few or too many."""
+    weights = pair.theirs({name: weight.numpy() for name, weight in pair.network.weights.items()})
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    pair.model.config.save_pretrained(folder)
+    model, info = type(pair.model).from_pretrained(folder, output_loading_info=True)
+    problems = {kind: names for kind, names in info.items() if names}
+    assert not problems, problems
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, pair.model.state_dict()[name]), name
 
 
 def assert_same_function(pair: Pair, *, recompute: str = "nothing", compiled: bool = False) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.tpu_trainer_export.comparison import (
     Values,
     assert_all_values_compared,
     assert_documents_apart,
+    assert_loads,
     assert_same_function,
     assert_same_names,
     configuration,
@@ -186,6 +189,11 @@ def test_names_logits_and_gradients_are_those_of_pytorch(model_type: str, case: 
 @pytest.mark.parametrize("model_type", BASES)
 def test_every_value_of_a_configuration_is_compared(model_type: str) -> None:
     assert_all_values_compared(model_type, BASES[model_type], CASES[model_type])
+
+
+@pytest.mark.parametrize("model_type", BASES)
+def test_pytorch_loads_a_folder_of_the_networks_weights(model_type: str, tmp_path: Path) -> None:
+    assert_loads(make_pair(model_type, BASES[model_type]), tmp_path)
 
 
 @pytest.mark.parametrize("model_type", BASES)
