@@ -16,8 +16,8 @@ class ModelConfig:
     """The model."""
 
     type: str | None = None
-    """A Hugging Face model type of the objective: roberta, bert, … for mlm; llama, gpt2, … for clm. Default: the type of
-    init_from, else roberta or gpt2."""
+    """A Hugging Face model type of the objective: roberta, bert, … for mlm; llama, gpt2, … for clm. Default: the type
+    of init_from, else roberta or gpt2."""
     init_from: str | None = None
     """Folder of a model to start from, as `export` and PyTorch's save_pretrained() write it: config.json, and
     model.safetensors or its parts with their index. Its tokenizer must be the dataset's. Default: random initial

@@ -26,7 +26,22 @@ if TYPE_CHECKING:
 
 # Values common to all types, in transformers 4 and 5, that do not change the network: for generation, other heads, or
 # determined by the tokenizer and the machine.
-_NOT_KEPT = frozenset(["_attn_implementation", "_attn_implementation_autoset", "_name_or_path", "_num_labels", "architectures", "bad_words_ids", "begin_suppress_tokens", "bos_token_id", "chunk_size_feed_forward", "cls_token_id", "cross_attention_hidden_size", "decoder_start_token_id", "diversity_penalty", "do_sample", "dtype", "early_stopping", "encoder_no_repeat_ngram_size", "eos_token_id", "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id", "forced_eos_token_id", "gradient_checkpointing", "id2label", "label2id", "length_penalty", "mask_token_id", "max_length", "min_length", "model_type", "n_ctx", "n_words", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences", "output_attentions", "output_hidden_states", "output_past", "output_scores", "pad_token_id", "prefix", "problem_type", "remove_invalid_values", "repetition_penalty", "return_dict", "return_dict_in_generate", "sep_token_id", "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript", "transformers.js_config", "transformers_version", "typical_p", "use_bfloat16", "use_cache", "vocab_size"])  # fmt: skip
+_NOT_KEPT = frozenset((
+    "_attn_implementation", "_attn_implementation_autoset", "_name_or_path", "_num_labels", "architectures",
+    "bad_words_ids", "begin_suppress_tokens", "bos_token_id", "chunk_size_feed_forward", "cls_token_id",
+    "cross_attention_hidden_size", "decoder_start_token_id", "diversity_penalty", "do_sample", "dtype",
+    "early_stopping", "encoder_no_repeat_ngram_size", "eos_token_id", "exponential_decay_length_penalty",
+    "finetuning_task", "forced_bos_token_id", "forced_eos_token_id", "gradient_checkpointing", "id2label",
+    "label2id", "length_penalty", "mask_token_id", "max_length", "min_length", "model_type", "n_ctx", "n_words",
+    "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences", "output_attentions",
+    "output_hidden_states", "output_past", "output_scores", "pad_token_id", "prefix", "problem_type",
+    "remove_invalid_values", "repetition_penalty", "return_dict", "return_dict_in_generate", "sep_token_id",
+    "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss", "tie_encoder_decoder",
+    "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript", "transformers.js_config",
+    "transformers_version", "typical_p", "use_bfloat16", "use_cache", "vocab_size",
+))  # fmt: skip
+# transformers 4 has these for all types.
+_OFF = frozenset(("add_cross_attention", "is_decoder", "is_encoder_decoder", "pruned_heads"))
 
 
 def resolve_init_from(config: ModelConfig) -> ModelConfig:
@@ -60,7 +75,9 @@ def _network_values(model_type: str, values: dict[str, Any]) -> dict[str, Any]:
 
     if model_type not in FAMILIES:
         return {}  # the type is refused later, with those that are supported
-    values = {name: value for name, value in values.items() if name not in _NOT_KEPT}
+    values = {
+        name: value for name, value in values.items() if name not in _NOT_KEPT and (value or name not in _OFF)
+    }
     complete, defaults, positions = complete_values(model_type, values)
     dropped = _NOT_KEPT | FAMILIES[model_type].without_effect - {positions}
     return {

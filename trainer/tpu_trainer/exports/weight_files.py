@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +101,7 @@ def write_weights(
 
     Args:
         folder: An existing folder.
-        weights: Names and values in the order of `shapes`. No more than a file's are in memory.
+        weights: Names and values in the order of `shapes`. No more than two files' are in memory.
         shapes: Name → shape.
         max_bytes: Of a file, as long as no weight is larger.
     """
@@ -112,12 +111,14 @@ def write_weights(
         filename_pattern="model{suffix}.safetensors",
         max_shard_size=max_bytes,
     )
-    remaining = iter(weights)
-    files: dict[str, list[str]] = {}
-    for name in shapes:
-        files.setdefault(plan.tensor_to_filename[name], []).append(name)
-    for file, names in files.items():
-        save_file(dict(islice(remaining, len(names))), folder / file, metadata={"format": "pt"})
+    files = plan.filename_to_tensors
+    pending: dict[str, dict[str, np.ndarray]] = {}
+    for name, value in weights:
+        file = plan.tensor_to_filename[name]
+        values = pending.setdefault(file, {})
+        values[name] = value
+        if len(values) == len(files[file]):
+            save_file(pending.pop(file), folder / file, metadata={"format": "pt"})
     if len(files) > 1:
         index: dict[str, Any] = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}
         (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
