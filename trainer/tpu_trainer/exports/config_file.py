@@ -16,6 +16,7 @@ CONFIG = "config.json"
 # Each names code of a repository, or a compiled kernel, that transformers would load.
 _CODE = ("auto_map", "custom_pipelines", "custom_generate", "trust_remote_code", "kernel_config", "use_kernels",
          "kernels")  # fmt: skip
+_GENERAL = ("model_type", "transformers_version")
 _ATTENTION = (
     "attn_implementation",
     "_attn_implementation",
@@ -74,7 +75,7 @@ def config_text(configuration: Configuration, *, vocabulary: int) -> str:
     values = {
         name: value
         for name, value in configuration.values.items()
-        if name == "model_type" or name not in general or value != general[name]
+        if name in _GENERAL or name not in general or value != general[name]
     }
     values |= _rotations_of_4(values) | {
         "architectures": [configuration.family.class_name],

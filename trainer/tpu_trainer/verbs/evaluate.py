@@ -105,7 +105,7 @@ def _executor(
             target=devices.target,
             initial=devices.initial,
         )
-    executor = devices.executor(task, state={"network": task.objective.model.network})
+    executor = devices.executor(task, state={"network": task.objective.model.network.weights})
     # Of the average, the checkpoint has the same names in another part.
     names = {name.replace("network/", f"{part}/", 1): name for name in executor.state_shapes()}
     shapes = {saved: executor.state_shapes()[name] for saved, name in names.items()}
