@@ -7,16 +7,38 @@ from typing import Any
 
 import numpy as np
 
-from tests.tpu_trainer.model_types import model_of
+from tests.tpu_trainer.model_types import model_of, small_config
 from tests.tpu_trainer.tiny import MAX_LENGTH
 from tpu_trainer.config import DataConfig, FitConfig, ModelConfig
 from tpu_trainer.data.vocabulary import Vocabulary
+from tpu_trainer.exports.checkpoint_export import write_model
+from tpu_trainer.network.configuration import Configuration, configure
+from tpu_trainer.network.families.registry import FAMILIES
+from tpu_trainer.network.model import LanguageModel
 from tpu_trainer.runs.checkpoint import Checkpoints, State, named_variables
 from tpu_trainer.runs.metrics import MetricsLog
 from tpu_trainer.runs.run_folder import RunFolder
 
 GPT2 = {"n_embd": 16, "n_layer": 2, "n_head": 2}
 ROBERTA = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+
+
+def configuration_of(model_type: str, vocabulary: Vocabulary, **values: Any) -> Configuration:
+    """Returns the configuration of `model_of` for rows of MAX_LENGTH tokens."""
+    return configure(
+        ModelConfig(type=model_type, config=small_config(model_type) | values),
+        objective=FAMILIES[model_type].objective,
+        vocabulary=vocabulary,
+        max_length=MAX_LENGTH,
+    )
+
+
+def export_of(model_type: str, vocabulary: Vocabulary, folder: Path, **values: Any) -> LanguageModel:
+    """Writes a model, in which no weight is 0, into a folder; returns it."""
+    model = model_of(model_type, vocabulary, length=MAX_LENGTH, noise=0.2, **values)
+    weights = {name: variable.numpy() for name, variable in model.network.weights.items()}
+    write_model(configuration_of(model_type, vocabulary, **values), weights, folder, vocabulary=vocabulary)
+    return model
 
 
 def snapshot(state: State) -> dict[str, np.ndarray]:

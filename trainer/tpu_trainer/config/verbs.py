@@ -118,7 +118,7 @@ class GenerateConfig:
     seed: int = 0
     """Determines the samples, together with the line's number."""
     batch_size: int = 8
-    """Lines to read at a time; those with the same number of tokens form a batch. The texts do not depend on it."""
+    """Lines to continue at a time. The texts do not depend on it."""
     json: bool = field(default=False, metadata={"argument": {"action": "store_true"}})
     """Read a JSON object per line, its text under "text"; print it with the new text under "continuation"."""
 

@@ -63,6 +63,17 @@ def stored_weights(family: Family, architecture: Architecture) -> Iterator[Store
                 yield Stored(theirs.format(*index) + suffix, parts, index, fusion)
 
 
+def stored_shapes(family: Family, architecture: Architecture) -> dict[str, tuple[int, ...]]:
+    """Returns PyTorch's name → shape, in the order of `to_pytorch`, without copies."""
+    specs = weight_specs(architecture)
+    shapes = {}
+    for stored in stored_weights(family, architecture):
+        parts = [specs[part].shape[0 if stored.layer is None else 1 :] for part in stored.parts]
+        shape = (sum(part[0] for part in parts), *parts[0][1:])
+        shapes[stored.name] = shape[::-1] if stored.fusion == "columns" else shape
+    return shapes
+
+
 def to_pytorch(
     family: Family, architecture: Architecture, weights: Mapping[str, np.ndarray], vocabulary: int
 ) -> Iterator[tuple[str, np.ndarray]]:

@@ -36,6 +36,13 @@ class Configuration:
     """Of config.json, all keys of the type's."""
     architecture: Architecture
 
+    @property
+    def max_length(self) -> int:
+        """The tokens that a row may have."""
+        learned = self.architecture.positions
+        positions = self.values[_position_key(self.values["model_type"])]
+        return positions - (0 if learned is None else learned.first)
+
 
 def check_model(config: ModelConfig, objective: ObjectiveName) -> Family:
     """Checks the type of a model and the values of its configuration that do not depend on a dataset.
@@ -128,6 +135,30 @@ def _configuration(
             f"{config.type})"
         )
     return Configuration(family, complete, architecture)
+
+
+def complete_values(model_type: str, values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """Returns values of config.json with the type's defaults, these alone, and the name of the number of positions.
+
+    Raises:
+        UsageError: If transformers refuses a value.
+    """
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import CONFIG_MAPPING
+
+    kind = CONFIG_MAPPING[model_type]
+    try:
+        return _complete(kind, values), kind().to_dict(), _position_key(model_type)
+    except (
+        StrictDataclassError,
+        ValueError,
+        TypeError,
+        LookupError,
+        ArithmeticError,
+        AttributeError,
+    ) as error:
+        text = " ".join(str(error).split())
+        raise UsageError(f"config.json of a model of type {model_type!r}: {text}") from None
 
 
 def _complete(kind: type[PretrainedConfig], values: dict[str, Any]) -> dict[str, Any]:

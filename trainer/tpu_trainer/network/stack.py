@@ -90,6 +90,18 @@ def run_layers(
     return run(hidden, *weights.values())
 
 
+def run_layers_keeping(
+    layer: Layer, hidden: tf.Tensor, *, weights: Weights, scalars: Weights, keep: Collection[str]
+) -> tuple[tf.Tensor, Weights]:
+    """Returns the hidden states after all layers, and name → what all layers keep, [N, …], without gradients.
+
+    The arguments are those of `run_layers`.
+    """
+    loop = _Loop(layer, list(weights), scalars, keep)
+    hidden, _, _, kept = loop.forward(hidden, list(weights.values()), keeps=True)
+    return hidden, kept
+
+
 class _Loop:
     def __init__(
         self,

@@ -67,12 +67,7 @@ def hidden_states(
     if positions is None:
         positions = tf.range(inputs.input_ids.shape[1], dtype=tf.int32)[None]
     hidden = embed(architecture, weights, inputs, positions, computation.dtype)
-    cosines = sines = None
-    if architecture.ropes:
-        cosines, sines = rope_tables(architecture.ropes, positions)
-        if any(kind.rope is None for kind in architecture.kinds):
-            cosines = tf.concat([cosines, tf.ones_like(cosines[:1])], axis=0)
-            sines = tf.concat([sines, tf.zeros_like(sines[:1])], axis=0)
+    cosines, sines = rotations(architecture, positions)
     layer = Layer(
         architecture,
         Shared(cosines, sines, _segments(inputs), inputs.dropout),
@@ -82,9 +77,7 @@ def hidden_states(
     hidden, sums = run_layers(
         layer,
         hidden,
-        weights={
-            name.removeprefix(STACKED): value for name, value in weights.items() if name.startswith(STACKED)
-        },
+        weights=stacks(weights),
         scalars=layer_scalars(architecture),
         keep=RECOMPUTED[computation.recompute] if training else None,
         loss_shape=loss_shape(architecture.mlp),
@@ -92,6 +85,24 @@ def hidden_states(
     if architecture.final_norm:
         hidden = normalize(hidden, architecture.norm, weights, "final_norm")
     return hidden, layers_loss(sums, architecture.mlp, architecture.layers)
+
+
+def stacks(weights: Weights) -> dict[str, tf.Tensor]:
+    """Returns the layers' weights by their names within a layer."""
+    return {name.removeprefix(STACKED): value for name, value in weights.items() if name.startswith(STACKED)}
+
+
+def rotations(
+    architecture: Architecture, positions: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor] | tuple[None, None]:
+    """Returns the tables of layer.Shared for positions, int32[B or 1, L]."""
+    if not architecture.ropes:
+        return None, None
+    cosines, sines = rope_tables(architecture.ropes, positions)
+    if any(kind.rope is None for kind in architecture.kinds):
+        cosines = tf.concat([cosines, tf.ones_like(cosines[:1])], axis=0)
+        sines = tf.concat([sines, tf.zeros_like(sines[:1])], axis=0)
+    return cosines, sines
 
 
 def embed(
