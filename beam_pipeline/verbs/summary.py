@@ -80,11 +80,10 @@ def _next_steps(config: PrepareConfig, output: str, split_manifest: Mapping[str,
     if split_manifest["max_length"] is None or config.output_format != "tfrecord":
         return  # tokenmill-trainer does not read it
     train = "train" if "train" in names else names[0]
-    options = [f"--data.train {shlex.quote(filesystem.join(output, train))}"]
+    objective = "clm" if split_manifest["tokenizer"]["special_token_ids"].get("mask") is None else "mlm"
+    options = [f"--config tiny-{objective}", f"--data.train {shlex.quote(filesystem.join(output, train))}"]
     if "validation" in names and train != "validation":
         options.append(f"--data.validation {shlex.quote(filesystem.join(output, 'validation'))}")
-    if split_manifest["tokenizer"]["special_token_ids"].get("mask") is None:
-        options.append("--objective clm")
     yield f"train   tokenmill-trainer fit {' '.join(options)} --output_dir run"
 
 

@@ -98,10 +98,19 @@ def test_prepare_ends_with_the_report_and_commands_for_the_dataset(
         program, verb, *words = shlex.split(steps[name])
         assert program == "tokenmill"
         assert parse(VERBS[verb], words).config.dataset == str(out)
-    assert shlex.split(steps["train"])[:6] == [
-        *("tokenmill-trainer", "fit", "--data.train", f"{out}/train"),
+    config = "tiny-mlm"  # the tokenizer has a mask token
+    assert shlex.split(steps["train"])[:8] == [
+        *("tokenmill-trainer", "fit", "--config", config, "--data.train", f"{out}/train"),
         *("--data.validation", f"{out}/validation"),
     ]
+    assert (Path(__file__).parents[2] / f"trainer/tpu_trainer/configs/{config}.yaml").is_file()
+    without_mask = (
+        (tokenizer_folder / "tokenizer_config.json").read_text().replace('"mask_token": "<mask>", ', "")
+    )
+    shutil.copytree(tokenizer_folder, tmp_path / "tokenizer")
+    (tmp_path / "tokenizer/tokenizer_config.json").write_text(without_mask)
+    assert __main__.run("prepare", arguments(corpus, tmp_path / "tokenizer", tmp_path / "causal")) == 0
+    assert " --config tiny-clm --data.train " in capsys.readouterr().out
 
 
 def test_a_usage_error_is_on_stderr_alone(capsys: pytest.CaptureFixture[str]) -> None:
