@@ -9,6 +9,7 @@ import queue
 import shlex
 import sys
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 
 import apache_beam as beam
@@ -17,10 +18,9 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineState
 
 from beam_pipeline.dataset.lock_holder import Lock
-from beam_pipeline.runners import beam_options, portable
+from beam_pipeline.runners import beam_options, interruption, portable
 from beam_pipeline.runners.dataflow import launch
 from beam_pipeline.support.errors import DataError, WorkerDied, user_message
-from beam_pipeline.support.processes import kill_descendants
 
 
 def run(
@@ -51,7 +51,8 @@ def run(
     if beam_options.runs_on_dataflow(options):
         return launch.run(build, options, lock=lock, wait=wait)
     uses_local_runner = beam_options.runs_here(options) or beam_options.starts_workers_here(options)
-    runner = _local_runner(options) if uses_local_runner else None
+    worker_mark = uuid.uuid4().hex
+    runner = _local_runner(options, worker_mark) if uses_local_runner else None
     pipeline = beam.Pipeline(runner=runner, options=options)
     build(pipeline)
     if portable.is_portable(pipeline):
@@ -60,7 +61,7 @@ def run(
         return True
     try:
         with _errors_reported_once():
-            state = _run_to_end(pipeline)
+            state = _run_to_end(pipeline, worker_mark)
     except Exception as error:
         message = user_message(error)
         if message is None:
@@ -71,7 +72,7 @@ def run(
     return True
 
 
-def _run_to_end(pipeline: beam.Pipeline) -> str:
+def _run_to_end(pipeline: beam.Pipeline, worker_mark: str) -> str:
     """Runs a pipeline and returns its final state.
 
     The pipeline runs in a separate thread, because a worker process of a local run may die (of too little memory, for
@@ -100,17 +101,18 @@ def _run_to_end(pipeline: beam.Pipeline) -> str:
         elif not isinstance(failure.exc_value, grpc.RpcError):  # such an error follows the death of a worker
             previous_hook(failure)
 
+    others = threading.enumerate()
+    thread = threading.Thread(target=run_pipeline, daemon=True, name="pipeline")
     previous_hook, threading.excepthook = threading.excepthook, handle_thread_failure
     try:
-        threading.Thread(target=run_pipeline, daemon=True).start()
+        thread.start()
         outcome = outcomes.get()
         if isinstance(outcome, WorkerDied):
             raise outcome
     except (KeyboardInterrupt, WorkerDied):
-        # Otherwise the runner would log errors of the killed workers. Our own messages do not reach the root logger.
-        logging.getLogger().handlers = [logging.NullHandler()]
-        kill_descendants(os.getpid())
-        raise  # Our excepthook stays, because the runner's threads fail while the process ends.
+        threading.excepthook = previous_hook
+        interruption.stop(thread, worker_mark=worker_mark, others=others)
+        raise
     threading.excepthook = previous_hook
     if isinstance(outcome, BaseException):
         raise outcome
@@ -137,7 +139,7 @@ def _errors_reported_once() -> Iterator[None]:
             logger.removeFilter(is_unreported)
 
 
-def _local_runner(options: PipelineOptions) -> PipelineRunner:
+def _local_runner(options: PipelineOptions, worker_mark: str) -> PipelineRunner:
     """Returns Beam's FnApiRunner, with worker processes that end with this process.
 
     The DirectRunner falls back to the FnApiRunner, but first tries to download another runner. The worker processes
@@ -153,7 +155,13 @@ def _local_runner(options: PipelineOptions) -> PipelineRunner:
         def run_via_runner_api(
             self, pipeline_proto: beam_runner_api_pb2.Pipeline, options: PipelineOptions
         ) -> PipelineResult:
-            command = [sys.executable, "-m", "beam_pipeline.support.worker_process", str(os.getpid())]
+            command = [
+                sys.executable,
+                "-m",
+                "beam_pipeline.support.worker_process",
+                str(os.getpid()),
+                worker_mark,
+            ]
             for environment in pipeline_proto.components.environments.values():
                 if environment.urn == python_urns.SUBPROCESS_SDK:
                     environment.payload = f"exec {shlex.join(command)}".encode()  # a shell runs it

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -124,3 +131,43 @@ def test_importing_tokenmill_imports_neither_beam_nor_numpy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+@pytest.fixture
+def other_child() -> Iterator[subprocess.Popen]:
+    """A process that the program has started, and that no run may touch."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        yield child
+        child.communicate(b"\n")
+    assert child.returncode == 0
+
+
+@pytest.mark.parametrize("mode", ["in_memory", pytest.param("multi_processing", marks=pytest.mark.wide)])
+def test_ctrl_c_in_a_notebook_stops_the_run_and_nothing_else(
+    mode: str, corpus: Path, tokenizer_folder: Path, tmp_path: Path, other_child: subprocess.Popen
+) -> None:
+    config = config_of(corpus, tokenizer_folder, tmp_path / "out", max_length=32, shard_size=60)
+
+    def interrupt() -> None:
+        deadline = time.monotonic() + 120
+        while not list(tmp_path.glob("out/train/*.tfrecord")) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
+    before = set(threading.enumerate())
+    handlers = list(logging.getLogger().handlers)
+    threading.Thread(target=interrupt).start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            tokenmill.prepare(config, direct_running_mode=mode)
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert other_child.poll() is None
+    assert logging.getLogger().handlers == handlers
+    if mode == "in_memory":
+        started = set(threading.enumerate()) - before
+        assert not [thread.name for thread in started if thread.name == "pipeline"], "the run goes on"
+    resumed = tokenmill.prepare(replace(config, resume=True))
+    assert resumed.splits["train"].documents == 1000
+    assert tokenmill.verify(tmp_path / "out")
