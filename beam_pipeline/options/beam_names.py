@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -27,7 +29,7 @@ def check_names(
         places: The file and line of options that are from a file, by their names without dashes.
 
     Raises:
-        UsageError: If Beam does not know an option, nor does the job service of a runner.
+        UsageError: If an option has a wrong value, or is known neither to Beam nor to the job service of a runner.
     """
     if not any(word.startswith("--runner") for word in arguments):
         import_beam()
@@ -57,9 +59,19 @@ def check_names(
 
 
 def unknown_names(options: PipelineOptions) -> list[str]:
-    """Returns the given options that Beam does not know, without their dashes, sorted."""
+    """Returns the given options that Beam does not know, without their dashes, sorted.
+
+    Raises:
+        UsageError: If the value of an option is wrong.
+    """
     known = type(options)([]).get_all_options()
-    return sorted(set(options.get_all_options(retain_unknown_options=True)) - set(known))
+    usage = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(usage):
+            values = options.get_all_options(retain_unknown_options=True)
+    except SystemExit as error:  # after it has printed all of Beam's options
+        raise UsageError(usage.getvalue().strip().rpartition("error: ")[2]) from error
+    return sorted(set(values) - set(known))
 
 
 def _job_service_options(endpoint: str) -> set[str]:

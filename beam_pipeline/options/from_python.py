@@ -82,7 +82,9 @@ def _converted(option: Option, value: Any) -> Any:
         return tuple(_scalar(option, item) for item in value)
     if option.parse and isinstance(value, tuple | list):
         return _parsed_items(option, value)
-    return None if value is None and option.default is None else _scalar(option, value)
+    return (
+        None if value is None and option.default is None and not option.required else _scalar(option, value)
+    )
 
 
 def _parsed_items(option: Option, items: Sequence[Any]) -> tuple[Any, ...]:

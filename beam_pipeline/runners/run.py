@@ -13,13 +13,13 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import apache_beam as beam
-import grpc
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineState
 
 from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.runners import beam_options, interruption, portable
 from beam_pipeline.runners.dataflow import launch
+from beam_pipeline.runners.worker_failures import WATCH
 from beam_pipeline.support.errors import DataError, WorkerDied, user_message
 
 
@@ -90,30 +90,24 @@ def _run_to_end(pipeline: beam.Pipeline, worker_mark: str) -> str:
         except BaseException as error:
             outcomes.put(error)
 
-    def handle_thread_failure(failure: threading.ExceptHookArgs) -> None:
-        if failure.thread is not None and "run_worker" in failure.thread.name:
-            outcomes.put(
-                WorkerDied(
-                    f"a worker process died, perhaps of too little memory ({failure.exc_value}); --resume keeps what "
-                    "is finished"
-                )
+    def report_death(error: BaseException) -> None:
+        outcomes.put(
+            WorkerDied(
+                f"a worker process died, perhaps of too little memory ({error}); --resume keeps what is finished"
             )
-        elif not isinstance(failure.exc_value, grpc.RpcError):  # such an error follows the death of a worker
-            previous_hook(failure)
+        )
 
     others = threading.enumerate()
     thread = threading.Thread(target=run_pipeline, daemon=True, name="pipeline")
-    previous_hook, threading.excepthook = threading.excepthook, handle_thread_failure
     try:
-        thread.start()
-        outcome = outcomes.get()
-        if isinstance(outcome, WorkerDied):
-            raise outcome
+        with WATCH.handle(worker_mark, report_death):
+            thread.start()
+            outcome = outcomes.get()
+            if isinstance(outcome, WorkerDied):
+                raise outcome
     except (KeyboardInterrupt, WorkerDied):
-        threading.excepthook = previous_hook
         interruption.stop(thread, worker_mark=worker_mark, others=others)
         raise
-    threading.excepthook = previous_hook
     if isinstance(outcome, BaseException):
         raise outcome
     return outcome

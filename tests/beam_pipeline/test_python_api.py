@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,16 +88,24 @@ def test_estimate_writes_nothing_and_a_tokenizer_can_be_trained(corpus: Path, tm
         ({"shard_size": 5, "num_shards": 2}, "contradict each other"),
         ({"splits": (("a", 0.5),)}, "add up to 0.5"),
         ({"splits": (("a", "x"),)}, "NAME=SHARE"),
+        ({"splits": {"train": 1.0}}, "must be a tuple of .name, share. pairs"),
+        ({"splits": "train=1"}, "must be a tuple of .name, share. pairs"),
+        ({"tokenizer": None}, "tokenizer=None: must be a str"),
         ({"input": tokenmill.InputConfig()}, "one of input, mix, dataset_name is required"),
         ({"input": tokenmill.InputConfig(input="a.txt")}, "must be a tuple of str"),
         ({"estimate": True}, "call tokenmill.estimate"),
         ({"nonsense": 1}, "unknown option --nonsense"),
+        ({"direct_num_workers": "many"}, "^argument --direct_num_workers: invalid int value: 'many'$"),
     ],
 )
 def test_a_wrong_option_is_an_error_before_anything_is_written(
     tmp_path: Path, options: dict[str, object], message: str
 ) -> None:
-    beam_options = {"nonsense": options.pop("nonsense")} if "nonsense" in options else {}
+    names = options.keys() & {"nonsense", "direct_num_workers"}
+    beam_options, options = (
+        {name: options[name] for name in names},
+        {name: value for name, value in options.items() if name not in names},
+    )
     values = {"input": tokenmill.InputConfig(input=("a",)), "tokenizer": "t", "output": str(tmp_path / "out")}
     with pytest.raises(tokenmill.UsageError, match=message):
         tokenmill.prepare(tokenmill.PrepareConfig(**{**values, **options}), **beam_options)
@@ -171,3 +180,21 @@ def test_ctrl_c_in_a_notebook_stops_the_run_and_nothing_else(
     resumed = tokenmill.prepare(replace(config, resume=True))
     assert resumed.splits["train"].documents == 1000
     assert tokenmill.verify(tmp_path / "out")
+
+
+def test_options_of_another_verb_are_a_type_error() -> None:
+    for value in (None, {"input": "x"}, tokenmill.PrepareConfig):
+        with pytest.raises(TypeError, match=r"must be a tokenmill\.TrainTokenizerConfig, not "):
+            tokenmill.train_tokenizer(value)
+
+
+def test_runs_in_several_threads_keep_the_hook_of_the_program(
+    corpus: Path, tokenizer_folder: Path, tmp_path: Path
+) -> None:
+    hook = threading.excepthook
+    with ThreadPoolExecutor(2) as pool:
+        configs = [config_of(corpus, tokenizer_folder, tmp_path / name) for name in ("a", "b")]
+        first, second = pool.map(tokenmill.prepare, configs)
+    assert threading.excepthook is hook
+    assert content(tmp_path / "a" / "train") == content(tmp_path / "b" / "train")
+    assert first.splits == second.splits
