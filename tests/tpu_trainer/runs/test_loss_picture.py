@@ -60,6 +60,12 @@ def test_text_is_readable_at_the_width_of_a_phone() -> None:
     assert 360 / float(root.attrib["width"]) * float(root.attrib["font-size"]) >= 9
 
 
+def test_a_long_path_keeps_its_end_in_the_title() -> None:
+    title = "gpt2 on /home/someone/corpora/the-text-of-some-language/dataset/train"
+    _, texts, _ = lines_of(loss_picture([], title=title, baselines={}))
+    assert texts[0] == "gpt2 on /home/so…some-language/dataset/train"
+
+
 def test_long_and_empty_runs_are_drawn() -> None:
     records = [{"step": step, "loss": 1.0} for step in range(1, 100_001, 10)]
     (training,), _, _ = lines_of(loss_picture(records, title="", baselines={}))

@@ -15,6 +15,7 @@ from tpu_trainer.support import files
 _log = logging.getLogger(__name__)
 
 _WIDTH = 480  # pixels: narrow, so that the text stays readable where a phone's width scales the picture down
+_TITLE_LENGTH = 44  # characters that fit into the width
 _LABEL_GAP = 16  # pixels
 _MOST_POINTS = 800  # two for each pixel of the plot
 
@@ -44,7 +45,7 @@ def loss_picture(records: Sequence[dict[str, Any]], *, title: str, baselines: Ma
 
     Args:
         records: The records of metrics.jsonl.
-        title: The chart's title.
+        title: The chart's title; the middle of a long one, such as a path, is left out.
         baselines: Name → loss to compare with, in nats.
     """
     training = _points((record["step"], record["loss"]) for record in records if "loss" in record)
@@ -74,13 +75,17 @@ def loss_picture(records: Sequence[dict[str, Any]], *, title: str, baselines: Ma
             parts.append(element("text", text(label), class_=f"{series} series", x=x, y=50))
             x += (end - plot.left) // 2
     parts += [plot.dot(point, 2.6, "s1 dot") for point in validation]
-    return plot.document(parts, title)
+    return plot.document(parts, _shortened(title))
 
 
 def _points(losses: Iterable[Point]) -> list[Point]:
     """Returns the points with finite losses: about `_MOST_POINTS` of them, and the last one."""
     points = [(step, loss) for step, loss in losses if math.isfinite(loss)]
     return [*points[: -1 : -(-len(points) // _MOST_POINTS)], points[-1]] if points else []
+
+
+def _shortened(title: str) -> str:
+    return title if len(title) <= _TITLE_LENGTH else f"{title[:16]}…{title[17 - _TITLE_LENGTH :]}"
 
 
 def _spread(labels: list[tuple[float, str]]) -> list[tuple[float, str]]:
