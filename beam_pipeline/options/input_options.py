@@ -128,8 +128,8 @@ class InputConfig(Options):
     """The input. One of `input`, `mix` and `dataset` specifies the documents."""
 
     input: tuple[str, ...] = option((), topic="input", metavar="GLOB", exclusive="source")
-    """Files, globs or folders, local or gs://. In a folder, the .txt, .md, .rst, .jsonl, .ndjson and .parquet files are
-    read, compressed ones as well, but not hidden ones. ** matches any number of folders."""
+    """Files, globs or folders, local or gs://. In a folder, the .txt, .jsonl, .ndjson and .parquet files, markup and
+    source code are read, compressed ones as well, but no hidden ones. ** matches any number of folders."""
     mix: tuple[MixItem, ...] = option((), metavar="GLOB*WEIGHT,…", exclusive="source", parse=parse_mix)
     """Files with weights, e.g. 'books/*.jsonl*2.5,web.txt.gz*0.5'. The weight 2.5 reads every document twice, and a
     seeded half of the documents once more."""
