@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from beam_pipeline.options.option_fields import Options, option
 from beam_pipeline.support.errors import UsageError
+from tokenmill_reader.format.json_form import COUNT
 
 _MAX_REPEATS = 1000
 
@@ -154,7 +155,7 @@ class InputConfig(Options):
         "\n", metavar="TEXT", parse=parse_separator, default_text="a line end; \\n and \\t are understood"
     )
     """Separator between the texts of several keys, and between the strings of a list."""
-    unit_bytes: int = option(32 << 20, topic="running", metavar="N", unit="MiB", bounds=(1, None))
+    unit_bytes: int = option(32 << 20, topic="running", metavar="N", unit="MiB", bounds=(1, COUNT[-1]))
     """Bytes per work unit."""
     seed: int = 0
     """The seed of the run, which determines the documents that the fractions of weights in `mix` select."""
