@@ -14,8 +14,7 @@ from beam_pipeline.support.errors import UsageError
 
 if TYPE_CHECKING:
     from beam_pipeline.options.verbs import PrepareConfig, TrainTokenizerConfig
-    from beam_pipeline.verbs.estimate import Estimate
-    from beam_pipeline.verbs.results import PreparedDataset, TrainedTokenizer, Verification
+    from beam_pipeline.verbs.results import Estimate, PreparedDataset, TrainedTokenizer, Verification
 
 
 def prepare(config: PrepareConfig, **beam_options: Any) -> PreparedDataset:
@@ -49,8 +48,7 @@ def estimate(config: PrepareConfig, **beam_options: Any) -> Estimate:
     """
     from beam_pipeline.verbs import prepare as verb
 
-    estimated, _ = verb.estimate_run(_completed(config, "PrepareConfig"), _beam_arguments(beam_options))
-    return estimated
+    return verb.estimate_run(_completed(config, "PrepareConfig"), _beam_arguments(beam_options))
 
 
 def train_tokenizer(config: TrainTokenizerConfig, **beam_options: Any) -> TrainedTokenizer:

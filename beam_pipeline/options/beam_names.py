@@ -1,4 +1,4 @@
-"""The names of Beam's options, which Beam itself does not check: it ignores unknown ones."""
+"""Beam's options: their names, which Beam itself does not check, and their values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_names(
         places: The file and line of options that are from a file, by their names without dashes.
 
     Raises:
-        UsageError: If an option has a wrong value, or is known neither to Beam nor to the job service of a runner.
+        UsageError: If Beam does not know an option, nor does the job service of a runner, or a value is invalid.
     """
     if not any(word.startswith("--runner") for word in arguments):
         import_beam()
@@ -42,7 +42,7 @@ def check_names(
     ]
     if stray:
         raise UsageError(f"{stray[0]!r}: belongs to no option; see --help")
-    options = PipelineOptions(list(arguments))
+    options = _parsed(PipelineOptions, arguments)
     unknown = [f"--{name}" for name in unknown_names(options)]
     endpoint = options.view_as(PortableOptions).job_endpoint
     if unknown and endpoint:
@@ -58,20 +58,23 @@ def check_names(
         )
 
 
-def unknown_names(options: PipelineOptions) -> list[str]:
-    """Returns the given options that Beam does not know, without their dashes, sorted.
-
-    Raises:
-        UsageError: If the value of an option is wrong.
-    """
-    known = type(options)([]).get_all_options()
-    usage = io.StringIO()
+def _parsed(kind: type[PipelineOptions], arguments: Sequence[str]) -> PipelineOptions:
+    """Parses options as Beam does, which prints its usage and ends the process if a value is invalid."""
+    printed = io.StringIO()
     try:
-        with contextlib.redirect_stderr(usage):
-            values = options.get_all_options(retain_unknown_options=True)
-    except SystemExit as error:  # after it has printed all of Beam's options
-        raise UsageError(usage.getvalue().strip().rpartition("error: ")[2]) from error
-    return sorted(set(values) - set(known))
+        with contextlib.redirect_stderr(printed):
+            options = kind(list(arguments))
+            options.get_all_options()
+            return options
+    except SystemExit as error:
+        reason = printed.getvalue().rpartition("error: argument ")[2].strip()
+        raise UsageError(f"{reason} (an option of Beam)") from error
+
+
+def unknown_names(options: PipelineOptions) -> list[str]:
+    """Returns the given options that Beam does not know, without their dashes, sorted."""
+    known = type(options)([]).get_all_options()
+    return sorted(set(options.get_all_options(retain_unknown_options=True)) - set(known))
 
 
 def _job_service_options(endpoint: str) -> set[str]:

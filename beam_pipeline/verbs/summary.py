@@ -7,23 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from beam_pipeline.dataset import manifest
-from beam_pipeline.options.console_options import ConsoleConfig
 from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.amounts import counted, megabytes
-from beam_pipeline.support.console import print_document
 from tokenmill_reader.format.names import REPORT
 
 # Hugging Face's tokenizers takes about ten times as long as an engine. Above these shares, it takes much of the time.
 _MANY_DOCUMENTS, _MUCH_TEXT = 0.1, 0.01
-
-
-def print_submitted(console: ConsoleConfig, output: str) -> None:
-    """Prints that a job will finish the output. `output` is the folder as the user gave it."""
-    if console.json:
-        print_document({"output": filesystem.absolute(output), "finished": False})
-    else:
-        print(f"{output} will be complete when the job is done")
 
 
 def print_summary(config: PrepareConfig, output: str, seconds: float | None) -> None:

@@ -75,7 +75,9 @@ def test_estimate_writes_nothing_and_a_tokenizer_can_be_trained(corpus: Path, tm
     assert trained.vocab_size == 400
     assert trained.to_json()["sample_documents"] == 1000
     config = config_of(corpus, trained.output, tmp_path / "out")
-    assert tokenmill.estimate(config).documents == pytest.approx(1000, rel=0.05)
+    estimated = tokenmill.estimate(config)
+    assert estimated.documents == pytest.approx(1000, rel=0.05)
+    assert estimated.to_json()["splits"]["train"]["rows"] == estimated.splits["train"].rows > 0
     assert not (tmp_path / "out").exists()
 
 
