@@ -97,7 +97,10 @@ def test_estimate_writes_nothing_and_a_tokenizer_can_be_trained(corpus: Path, tm
         ({"input": tokenmill.InputConfig(input="a.txt")}, "must be a tuple of str"),
         ({"estimate": True}, "call tokenmill.estimate"),
         ({"nonsense": 1}, "unknown option --nonsense"),
-        ({"direct_num_workers": "many"}, "--direct_num_workers: invalid int value: 'many' .an option of Beam."),
+        (
+            {"direct_num_workers": "many"},
+            "--direct_num_workers: invalid int value: 'many' .an option of Beam.",
+        ),
     ],
 )
 def test_a_wrong_option_is_an_error_before_anything_is_written(
