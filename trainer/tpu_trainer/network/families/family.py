@@ -95,7 +95,7 @@ class Family:
     """Name of PyTorch's module, with {} for the numbers of the layer and of the expert → ours. Names that end in
     .weight or .bias name only that weight."""
     copies: tuple[str, ...] = ()
-    """PyTorch's modules whose weights may be copies of others: of the embeddings of a tied model."""
+    """PyTorch's modules whose weights are copies of others in a tied model."""
     without_effect: frozenset[str] = frozenset()
     """Values of a configuration that do not change this network."""
     ignored_weights: tuple[str, ...] = ()
