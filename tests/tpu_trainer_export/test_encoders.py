@@ -37,8 +37,51 @@ _BERT_CASES: list[Values] = [
     {"tie_word_embeddings": False},
 ]
 _ROBERTAS = ("camembert", "roberta", "xlm-roberta")
-BASES: dict[str, Values] = {"bert": _BERT} | dict.fromkeys(_ROBERTAS, _BERT)
-CASES: dict[str, list[Values]] = {"bert": _BERT_CASES} | dict.fromkeys(_ROBERTAS, _BERT_CASES)
+BASES: dict[str, Values] = {
+    "bert": _BERT,
+    "distilbert": {"dim": 32, "hidden_dim": 48, "n_layers": 2, "n_heads": 4, "max_position_embeddings": 64},
+    "electra": _BERT | {"embedding_size": 20},
+    "modernbert": _BERT | {"local_attention": 6, "num_hidden_layers": 3},
+} | dict.fromkeys(_ROBERTAS, _BERT)
+CASES: dict[str, list[Values]] = {
+    "bert": _BERT_CASES,
+    "distilbert": [
+        {"dim": 24},
+        {"hidden_dim": 40},
+        {"n_layers": 3},
+        {"n_heads": 2},
+        {"max_position_embeddings": 16},
+        {"activation": "relu"},
+        {"tie_word_embeddings": False},
+    ],
+    "electra": [*_BERT_CASES, {"embedding_size": 32}, {"embedding_size": 40, "tie_word_embeddings": False}],
+    "modernbert": [
+        {"hidden_size": 24},
+        {"intermediate_size": 40},
+        {"num_hidden_layers": 4},
+        {"num_attention_heads": 2},
+        {"hidden_activation": "relu"},
+        {"norm_eps": 0.1},
+        {"norm_bias": True},
+        {"attention_bias": True},
+        {"mlp_bias": True},
+        {"local_attention": 3},
+        {"layer_types": ["sliding_attention", "full_attention", "full_attention"]},
+        {"layer_types": ["full_attention"] * 3},
+        {"global_attn_every_n_layers": 2},
+        {"global_rope_theta": 100.0, "local_rope_theta": 50.0},
+        {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "rope_theta": 100.0, "factor": 4.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+            }
+        },
+        {"classifier_bias": True},
+        {"classifier_activation": "tanh"},
+        {"decoder_bias": False},
+        {"tie_word_embeddings": False},
+    ],
+} | dict.fromkeys(_ROBERTAS, _BERT_CASES)
 _FLAT = [
     pytest.param(model_type, case, id=f"{model_type}-{','.join(map(str, case)) or 'base'}")
     for model_type, cases in CASES.items()
@@ -85,6 +128,8 @@ def test_the_compiled_network_computes_the_same(model_type: str) -> None:
     [
         ("bert", {"position_embedding_type": "relative_key"}),
         ("bert", {"type_vocab_size": 0}),
+        ("distilbert", {"sinusoidal_pos_embds": True}),
+        ("modernbert", {"layer_types": ["full_attention", "chunked_attention", "full_attention"]}),
         ("roberta", {"is_decoder": True}),
     ],
     ids=lambda value: value if isinstance(value, str) else ",".join(value),

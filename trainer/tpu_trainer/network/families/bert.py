@@ -109,7 +109,7 @@ WITHOUT_EFFECT = frozenset(("classifier_dropout", "use_cache"))
 # Published configurations have them, for the original code's pooler and order of text.
 _OF_POOLER = ("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
               "pooler_size_per_head", "pooler_type")  # fmt: skip
-_IGNORED = (r"\.pooler\.", r"\.embeddings\.position_ids$", r"^cls\.seq_relationship\.")
+IGNORED = (r"\.pooler\.", r"\.embeddings\.position_ids$", r"^cls\.seq_relationship\.")
 
 
 def _roberta(class_name: str) -> Family:
@@ -126,7 +126,7 @@ def _roberta(class_name: str) -> Family:
         },
         copies=("lm_head.decoder",),
         without_effect=WITHOUT_EFFECT,
-        ignored_weights=_IGNORED,
+        ignored_weights=IGNORED,
     )
 
 
@@ -143,7 +143,7 @@ FAMILY = Family(
     },
     copies=("cls.predictions.decoder",),
     without_effect=WITHOUT_EFFECT.union(_OF_POOLER),
-    ignored_weights=_IGNORED,
+    ignored_weights=IGNORED,
 )
 ROBERTA = _roberta("RobertaForMaskedLM")
 XLM_ROBERTA = _roberta("XLMRobertaForMaskedLM")
