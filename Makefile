@@ -270,7 +270,8 @@ lock: $(UV)
 	  requirements-adapters.in -o requirements-adapters.lock
 	# No hashes, because torch's files differ.
 	MACOSX_DEPLOYMENT_TARGET=14.0 $(UV) --directory trainer $(LOCK) --python-version 3.11 --no-generate-hashes \
-	  --python-platform aarch64-apple-darwin requirements-export.in -o requirements-export.lock
+	  --python-platform aarch64-apple-darwin pyproject.toml --extra dev requirements-export.in -c requirements-dev.lock \
+	  -o requirements-export.lock
 
 clean:
 	rm -rf .venv .venv-docs .venv-transformers .venv-release build dist wheels trainer/.venv trainer/.venv-export trainer/.venv-tpu-check reader/.venv-adapters .engines demo-output

@@ -85,6 +85,15 @@ def test_the_example_configs_are_valid(path: Path) -> None:
         (["--mlm.probability", "1.5"], "--mlm.probability is 1.5: must be between 0 and 1"),
         (["--optimizer.beta2", "1"], r"--optimizer.beta2 is 1.0: must be in \[0, 1\)"),
         (["--schedule.warmup_steps", "10", "--train.steps", "10"], "must be less than --train.steps, 10"),
+        (
+            ["--schedule.name", "wsd", "--schedule.warmup_share", "0.5", "--schedule.decay_share", "0.6"],
+            "--schedule.decay_share is 0.6: the decay does not fit into the 5000 steps after the warm-up",
+        ),
+        (
+            ["--train.batch_ramp", "8"],
+            "--train.batch_ramp is 8: .* there is only one; set --train.accumulation",
+        ),
+        (["--train.z_loss", "-1"], "--train.z_loss is -1.0: must not be negative"),
         (["--seed", "-1"], "--seed is -1"),
         (["--data.window_shards", "0"], "--data.window_shards is 0"),
         (["--mesh.fsdp", "zero"], "--strategy is 'auto': only pjrt has a mesh"),

@@ -23,6 +23,9 @@ class TrainConfig:
     accumulation: int = 1
     """Micro-batches that a replica processes one after the other in a step, if its rows do not fit into memory at once.
     The number does not affect the step, except for rounding."""
+    batch_ramp: int = 0
+    """Steps at the start in which the batch grows evenly, from batch_size ÷ accumulation rows, one micro-batch per
+    replica, to batch_size. 0: all steps have batch_size rows."""
     precision: Precision = "float32"
     """mixed_bfloat16: bfloat16 for products and, in training, logits; float32 for weights, sums, softmax and loss."""
     recompute: Recompute = "nothing"
@@ -69,6 +72,7 @@ class TrainConfig:
             steps=AT_LEAST_1,
             batch_size=AT_LEAST_1,
             accumulation=AT_LEAST_1,
+            batch_ramp=NOT_NEGATIVE,
             steps_per_execution=AT_LEAST_1,
             evaluation_batch_size=AT_LEAST_1,
             log_every=AT_LEAST_1,
@@ -79,6 +83,26 @@ class TrainConfig:
             z_loss=NOT_NEGATIVE,
             skip_spikes=POSITIVE,
         )
+        require(
+            not self.batch_ramp or self.accumulation > 1,
+            "train.batch_ramp",
+            self.batch_ramp,
+            "the batch grows by micro-batches, but there is only one; set --train.accumulation, too",
+        )
+
+    @property
+    def micro_batch_starts(self) -> list[int]:
+        """The step, counted from 0, from which each of a replica's micro-batches has rows.
+
+        Example, accumulation 4 and batch_ramp 6:
+            0 2 3 5: the first steps have 1, 1, 2, 3, 3 and 4 micro-batches, later ones 4
+        """
+        return [-(-number * self.batch_ramp // self.accumulation) for number in range(self.accumulation)]
+
+    def rows_before(self, step: int) -> int:
+        """Returns the rows of all steps before `step`, counted from 0."""
+        micro_batches = sum(max(0, step - start) for start in self.micro_batch_starts)
+        return micro_batches * self.batch_size // self.accumulation
 
 
 @dataclass(frozen=True)

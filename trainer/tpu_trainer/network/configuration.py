@@ -125,10 +125,8 @@ def _configuration(
     for name, value in values.items():
         if name in read.read | family.without_effect or (name in defaults and value == defaults[name]):
             continue
-        # transformers 5 converts keys of earlier releases, such as rope_theta.
-        without = _complete(kind, {other: values[other] for other in values if other != name} | derived)
-        if any(without.get(key) != complete.get(key) for key in read.read):
-            continue
+        if name not in complete:
+            continue  # transformers 5 converts keys of earlier releases, such as rope_theta
         reason = (
             "not supported; omit it" if name in defaults else "configurations of this type have no such value"
         )
@@ -180,7 +178,7 @@ def _check(values: dict[str, Any], defaults: dict[str, Any], architecture: Archi
             if rule is not None:
                 raise ValueError(f"{name} is {value!r}: must be {rule}")
     attention = architecture.attention
-    if "head_dim" not in defaults and attention.heads * attention.head_size != architecture.width:
+    if "head_dim" not in values and attention.heads * attention.head_size != architecture.width:
         raise ValueError(f"{attention.heads} heads do not divide the hidden size of {architecture.width}")
     if attention.heads % attention.key_heads:
         raise ValueError(

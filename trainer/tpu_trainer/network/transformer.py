@@ -12,6 +12,7 @@ from tpu_trainer.config import Recompute
 from tpu_trainer.network.architecture import Architecture
 from tpu_trainer.network.dropout import DropoutKey, drop
 from tpu_trainer.network.layer import RECOMPUTED, Layer, Shared, layer_scalars
+from tpu_trainer.network.mlp import layers_loss, loss_shape
 from tpu_trainer.network.norms import activate, normalize
 from tpu_trainer.network.products import linear
 from tpu_trainer.network.rope import rope_tables
@@ -46,6 +47,8 @@ class Computation:
     """What the backward pass recomputes; see layer.RECOMPUTED."""
     kernel: tf.DType | None = None
     """Attention runs in a kernel with inputs of this type; None: in plain operations."""
+    groups: int = 1
+    """Groups of rows whose tokens share experts' places: as many as groups of devices divide the rows in a program."""
 
 
 def hidden_states(
@@ -69,17 +72,19 @@ def hidden_states(
         architecture,
         Shared(cosines, sines, _segments(inputs), inputs.dropout),
         computation.kernel if training else None,
+        computation.groups,
     )
-    hidden, loss = run_layers(
+    hidden, sums = run_layers(
         layer,
         hidden,
         weights=stacks(weights),
         scalars=layer_scalars(architecture),
         keep=RECOMPUTED[computation.recompute] if training else None,
+        loss_shape=loss_shape(architecture.mlp),
     )
     if architecture.final_norm:
         hidden = normalize(hidden, architecture.norm, weights, "final_norm")
-    return hidden, loss
+    return hidden, layers_loss(sums, architecture.mlp, architecture.layers)
 
 
 def stacks(weights: Weights) -> dict[str, tf.Tensor]:

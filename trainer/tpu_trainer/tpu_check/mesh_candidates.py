@@ -62,6 +62,7 @@ class Candidate:
             config.train,
             batch_size=self.batch_size,
             accumulation=self.accumulation,
+            batch_ramp=0,
             gradient_checkpointing=self.plan.gradient_checkpointing,
         )
         return replace(config, mesh=mesh, train=train)

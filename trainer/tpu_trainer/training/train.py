@@ -137,6 +137,7 @@ def _load(
         seed=config.seed,
         window_shards=config.data.window_shards,
         vocab_size=vocabulary.size,
+        micro_batch_starts=config.train.micro_batch_starts,
     )
     return _Data(
         rows=rows,
