@@ -68,7 +68,7 @@ def stored_shapes(family: Family, architecture: Architecture) -> dict[str, tuple
     specs = weight_specs(architecture)
     shapes = {}
     for stored in stored_weights(family, architecture):
-        parts = [specs[part].shape[0 if stored.layer is None else 1 :] for part in stored.parts]
+        parts = [specs[part].shape[len(stored.index) :] for part in stored.parts]
         shape = (sum(part[0] for part in parts), *parts[0][1:])
         shapes[stored.name] = shape[::-1] if stored.fusion == "columns" else shape
     return shapes
