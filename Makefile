@@ -43,7 +43,7 @@ TPU_CHECK := trainer/.venv-tpu-check/bin/python
 TRANSFORMERS := 4.57.6 5.24.0
 DOCS := .venv-docs/bin/python
 RELEASE := .venv-release/bin/python
-CONFIG ?= trainer/configs/tiny-mlm.yaml
+CONFIG ?= tiny-mlm
 TOPOLOGY ?= v5e:2x4
 OPTIONS ?=
 # Which of the tests marked `wide` to run: none, all, or a part such as 3/12.

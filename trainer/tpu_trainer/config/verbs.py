@@ -145,10 +145,10 @@ class CompileCheckConfig(FitConfig):
     With --strategy pjrt, the step of a mesh of devices; with the other strategies, that of a replica.
 
     Examples:
-        tokenmill-trainer compile-check --config trainer/configs/roberta-base.yaml --topology v5e:2x4
-        tokenmill-trainer compile-check --config trainer/configs/gpt2-small.yaml --topology v4:2x2x1 --find_batch_size
-        tokenmill-trainer compile-check --config trainer/configs/gpt2-small.yaml --strategy pjrt --mesh.fsdp true
-        tokenmill-trainer compile-check --config trainer/configs/gpt2-small.yaml --strategy pjrt --find_mesh
+        tokenmill-trainer compile-check --config roberta-base --topology v5e:2x4
+        tokenmill-trainer compile-check --config gpt2-small --topology v4:2x2x1 --find_batch_size
+        tokenmill-trainer compile-check --config gpt2-small --strategy pjrt --mesh.fsdp true
+        tokenmill-trainer compile-check --config gpt2-small --strategy pjrt --find_mesh
         tokenmill-trainer compile-check --compare a.yaml b.yaml
     """
 
