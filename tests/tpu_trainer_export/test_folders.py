@@ -117,7 +117,7 @@ def test_a_folder_of_pytorch_starts_the_same_model(objective: str, model_type: s
     with torch.no_grad():
         for parameter in reference.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
-    reference.save_pretrained(tmp_path, max_shard_size="20KB")
+    reference.save_pretrained(tmp_path, max_shard_size="10KB")
     assert (tmp_path / "model.safetensors.index.json").exists()
     write_tokenizer(tmp_path, objective)
     model = open_model(str(tmp_path), *open_tokenizer(str(tmp_path), objective), objective)

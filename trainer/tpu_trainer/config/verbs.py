@@ -47,7 +47,7 @@ class EvaluateConfig:
 
 @dataclass(frozen=True)
 class ExportConfig:
-    """Writes a run's checkpoint as a Hugging Face model folder, for PyTorch and TensorFlow.
+    """Writes a run's checkpoint as a Hugging Face model folder.
 
     Examples:
         tokenmill-trainer export --run run --output model
@@ -57,7 +57,7 @@ class ExportConfig:
     run: str
     """Folder that `fit` wrote."""
     output: str
-    """Folder to write: config.json, model.safetensors, tf_model.h5, README.md and the tokenizer's files."""
+    """Folder to write: config.json, model.safetensors, README.md and the tokenizer's files."""
     checkpoint: str = "latest"
     """The checkpoint: latest, best (lowest validation loss), or the step of one that the run has kept."""
     json: bool = field(default=False, metadata={"argument": {"action": "store_true"}})

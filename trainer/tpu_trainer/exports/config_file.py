@@ -16,6 +16,7 @@ CONFIG = "config.json"
 # Each names code of a repository, or a compiled kernel, that transformers would load.
 _CODE = ("auto_map", "custom_pipelines", "custom_generate", "trust_remote_code", "kernel_config", "use_kernels",
          "kernels")  # fmt: skip
+_PART = "partial_rotary_factor"
 _GENERAL = ("model_type", "transformers_version")
 _ATTENTION = (
     "attn_implementation",
@@ -87,24 +88,18 @@ def config_text(configuration: Configuration, *, vocabulary: int) -> str:
 
 def _rotations_of_4(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the entries for what `rope_parameters` describe in transformers 4, which does not read these."""
-    rope = values.get("rope_parameters")
+    rope, model_type = values.get("rope_parameters"), values["model_type"]
     if not rope:
         return {}
-    if "rope_theta" in rope:
-        return _rotation(rope)
-    full, local = rope["full_attention"], rope["sliding_attention"]
-    if values["model_type"] == "modernbert":
+    full = rope.get("full_attention", rope)
+    if model_type == "modernbert":
+        local = rope["sliding_attention"]
         return {"global_rope_theta": full["rope_theta"], "local_rope_theta": local["rope_theta"]}
-    return _rotation(full) | {"rope_local_base_freq": local["rope_theta"]}
-
-
-def _rotation(rope: Mapping[str, Any]) -> dict[str, Any]:
-    scaling = {
-        name: value for name, value in rope.items() if name not in ("rope_theta", "partial_rotary_factor")
-    }
-    part = rope.get("partial_rotary_factor")
-    return {
-        "rope_theta": rope["rope_theta"],
-        "rope_scaling": None if rope.get("rope_type", "default") == "default" else scaling,
-        **({} if part is None else {"partial_rotary_factor": part, "rotary_pct": part}),
-    }
+    scaling = {name: value for name, value in full.items() if name not in ("rope_theta", _PART)}
+    entries = {"rope_scaling": None if full.get("rope_type", "default") == "default" else scaling}
+    if model_type == "gpt_neox":
+        return entries | {"rotary_emb_base": full["rope_theta"], "rotary_pct": full.get(_PART, 1.0)}
+    entries["rope_theta"] = full["rope_theta"]
+    if model_type == "gemma3_text":
+        entries["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+    return entries if _PART not in full else entries | {_PART: full[_PART]}

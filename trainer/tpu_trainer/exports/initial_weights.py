@@ -80,6 +80,8 @@ def _network_values(model_type: str, values: dict[str, Any]) -> dict[str, Any]:
     }
     complete, defaults, positions = complete_values(model_type, values)
     dropped = _NOT_KEPT | FAMILIES[model_type].without_effect - {positions}
+    if "rope_parameters" in complete:
+        dropped |= {"partial_rotary_factor"}  # which these have, too
     return {
         name: value
         for name, value in complete.items()

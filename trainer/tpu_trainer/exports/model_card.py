@@ -82,8 +82,6 @@ def _usage(task: str) -> str:
     return (
         "## Use\n\n```python\nfrom transformers import pipeline\n\n"
         f'pipe = pipeline("{task}", model="…")  # this folder or repository\n{call}\n```\n\n'
-        "`model.safetensors` holds PyTorch's layout; TensorFlow's classes load `tf_model.h5`, with "
-        "`from_pretrained(…, use_safetensors=False)`.\n\n"
     )
 
 

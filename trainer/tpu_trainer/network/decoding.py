@@ -11,6 +11,7 @@ import tensorflow as tf
 from tpu_trainer.network.architecture import Architecture
 from tpu_trainer.network.attention import ProbabilitiesDropout
 from tpu_trainer.network.layer import Layer, Shared, layer_scalars
+from tpu_trainer.network.mlp import loss_shape
 from tpu_trainer.network.norms import normalize
 from tpu_trainer.network.stack import Kept, run_layers_keeping
 from tpu_trainer.network.transformer import Inputs, embed, rotations, stacks
@@ -101,6 +102,7 @@ def decode(
         weights=stacks(weights),
         scalars=layer_scalars(architecture) | {"cached_keys": cache.keys, "cached_values": cache.values},
         keep=("keys", "values"),
+        loss_shape=loss_shape(architecture.mlp),
     )
     if architecture.final_norm:
         hidden = normalize(hidden, architecture.norm, weights, "final_norm")

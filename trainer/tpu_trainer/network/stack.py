@@ -91,13 +91,19 @@ def run_layers(
 
 
 def run_layers_keeping(
-    layer: Layer, hidden: tf.Tensor, *, weights: Weights, scalars: Weights, keep: Collection[str]
+    layer: Layer,
+    hidden: tf.Tensor,
+    *,
+    weights: Weights,
+    scalars: Weights,
+    keep: Collection[str],
+    loss_shape: tuple[int, ...] = (),
 ) -> tuple[tf.Tensor, Weights]:
     """Returns the hidden states after all layers, and name → what all layers keep, [N, …], without gradients.
 
     The arguments are those of `run_layers`.
     """
-    loop = _Loop(layer, list(weights), scalars, keep)
+    loop = _Loop(layer, list(weights), scalars, keep, loss_shape)
     hidden, _, _, kept = loop.forward(hidden, list(weights.values()), keeps=True)
     return hidden, kept
 
