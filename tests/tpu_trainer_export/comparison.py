@@ -38,7 +38,7 @@ DERIVED = {"vocab_size": VOCABULARY, "pad_token_id": PADDING, "bos_token_id": 1,
 LENGTH = 12
 TOLERANCE = 1e-5
 # They change a run's random numbers, which PyTorch draws otherwise.
-_RANDOM = re.compile(r"dropout|pdrop|initializer_range|init_std")
+_RANDOM = re.compile(r"dropout|pdrop|^init")
 Values = dict[str, Any]
 
 
@@ -87,14 +87,14 @@ def make_pair(model_type: str, values: Values) -> Pair:
             noise = 0.08 * torch.randn(parameter.shape, generator=generator)
             parameter.copy_(parameter + noise if parameter.dim() == 1 else noise)
     pair = Pair(checked, model, Network(checked.architecture))
-    for name, value in pair.ours(_state(model)).items():
+    for name, value in pair.ours(stored_state(model)).items():
         pair.network.weights[name].assign(value)
     return pair
 
 
 def assert_same_names(pair: Pair) -> None:
     """Asserts that conversion and inverse agree, and that no weight of PyTorch's class is unknown."""
-    family, state = pair.configuration.family, _state(pair.model)
+    family, state = pair.configuration.family, stored_state(pair.model)
     written = pair.theirs({name: weight.numpy() for name, weight in pair.network.weights.items()})
     for name, value in written.items():
         if f"{name.removesuffix('bias')}decoder.bias" in written:
@@ -241,7 +241,8 @@ def _is_copy(model: Any, name: str, others: Collection[str]) -> bool:
     return any(parameters.get(other) is parameters[name] for other in others)
 
 
-def _state(model: Any) -> dict[str, np.ndarray]:
+def stored_state(model: Any) -> dict[str, np.ndarray]:
+    """Returns a model's weights under the names and in the shapes of its files."""
     return _as_stored(model, model.state_dict())
 
 

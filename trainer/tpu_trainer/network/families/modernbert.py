@@ -54,7 +54,12 @@ def _architecture(values: ConfigValues) -> Architecture:
             attention=dropout,
             inner=values["mlp_dropout"],
         ),
-        initial=Initial(weights=std, residual=residual),
+        initial=Initial(
+            weights=std,
+            residual=residual,
+            head=residual,
+            cutoff=values.positive("initializer_cutoff_factor"),
+        ),
     )
 
 
