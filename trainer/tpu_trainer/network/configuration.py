@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 _KINDS = {"mlm": "masked-LM", "clm": "causal-LM"}
 # Determined by the tokenizer.
-_DERIVED_VALUES = frozenset(("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id"))
+_DERIVED_VALUES = frozenset(
+    ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
+)
+# ModernBERT's names for two of them.
+_SAME = {"cls_token_id": "bos_token_id", "sep_token_id": "eos_token_id"}
 _POSITIONS = "max_position_embeddings"
 _MOST = 2**31 - 1
 # Whole numbers that may be 0.
@@ -112,7 +116,8 @@ def _configuration(
         values = {_position_key(config.type): positions} | values
     try:
         defaults = kind().to_dict()
-        complete = _complete(kind, values | derived)
+        same = {name: derived[other] for name, other in _SAME.items() if name in defaults}
+        complete = _complete(kind, values | derived | same)
         read = ConfigValues(complete)
         architecture = family.architecture(read)
         _check(complete, {name: defaults[name] for name in read.read if name in defaults}, architecture)

@@ -90,7 +90,7 @@ FAMILY = Family(
     # translates the first of them to `layer_types`.
     without_effect=frozenset((
         "classifier_dropout", "classifier_pooling", "deterministic_flash_attn", "max_position_embeddings",
-        "reference_compile", "sparse_pred_ignore_index", "sparse_prediction", "cls_token_id", "sep_token_id",
+        "reference_compile", "sparse_pred_ignore_index", "sparse_prediction",
         "global_attn_every_n_layers", "layer_norm_eps", "position_embedding_type", "repad_logits_with_grad",
     )),
 )  # fmt: skip
