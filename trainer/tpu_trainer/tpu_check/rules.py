@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import tensorflow as tf
-import tf_keras as keras
+
 
 from tpu_trainer.tpu_check.compiler import DoesNotCompile, called_graphs
 
@@ -30,7 +30,7 @@ _SHAPED_BY_DATA = frozenset(
      "NonMaxSuppressionV4", "NonMaxSuppressionV5", "Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2",
      "Where")
 )  # fmt: skip
-_LIBRARIES = tuple(str(Path(module.__file__).parent) for module in (tf, keras))
+_LIBRARIES = tuple(str(Path(module.__file__).parent) for module in (tf,))
 
 
 @dataclass(frozen=True, kw_only=True)
