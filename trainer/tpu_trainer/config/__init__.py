@@ -10,7 +10,7 @@ from tpu_trainer.config.fit import FitConfig
 from tpu_trainer.config.mesh import MeshConfig
 from tpu_trainer.config.model import MaskingUnit, MlmConfig, ModelConfig, ObjectiveName
 from tpu_trainer.config.optimization import OptimizerConfig, ScheduleConfig
-from tpu_trainer.config.training import Precision, ProfileConfig, TrainConfig
+from tpu_trainer.config.training import Precision, ProfileConfig, Recompute, TrainConfig
 from tpu_trainer.config.verbs import (
     CompileCheckConfig,
     EvaluateConfig,
@@ -35,6 +35,7 @@ __all__ = [
     "OptimizerConfig",
     "Precision",
     "ProfileConfig",
+    "Recompute",
     "ScheduleConfig",
     "StrategyName",
     "TpuConfig",

@@ -9,6 +9,7 @@ from typing import Literal
 from tpu_trainer.config.ranges import AT_LEAST_1, POSITIVE, check_ranges, require
 
 Precision = Literal["float32", "mixed_bfloat16"]
+Recompute = Literal["nothing", "attention", "all"]
 
 
 @dataclass(frozen=True)
@@ -24,9 +25,10 @@ class TrainConfig:
     The number does not affect the step, except for rounding."""
     precision: Precision = "float32"
     """mixed_bfloat16: bfloat16 for products and, in training, logits; float32 for weights, sums, softmax and loss."""
-    gradient_checkpointing: bool = False
-    """Keep only the inputs of the model's blocks for the backward pass and recompute the rest: less memory, about a
-    third more operations."""
+    recompute: Recompute = "nothing"
+    """What the backward pass computes again instead of keeping it in memory. nothing: only what costs little (norms,
+    activations, rotations, dropout). attention: also attention's scores and probabilities, which grow with the square
+    of the rows' length. all: everything but the layers' inputs: least memory, about a third more operations."""
     steps_per_execution: int = 1
     """Steps in one call of the device; more save time if steps are short. Logging, evaluation and checkpoints happen
     at the end of a call."""
@@ -42,14 +44,11 @@ class TrainConfig:
     """Minutes after which a checkpoint is written even before `checkpoint_every` steps; null: never."""
     keep_checkpoints: int = 3
     """Newest checkpoints to keep. The one with the lowest validation loss is always kept."""
-    recompute_attention: bool = False
-    """Recompute attention probabilities in the backward pass instead of keeping them: less memory, the same loss. For
-    the types bert, roberta, camembert, electra and gpt2."""
     attention_kernel: bool = False
     """On a TPU: compute attention with a kernel that keeps all scores on the chip: much less memory traffic, the same
-    loss. Before the first step, its results on the device are compared with plain attention. For the types of
-    recompute_attention, an even number of heads of 64 dimensions on each device, and rows of 128, 256, 512, 1024 or
-    2048 tokens. On other devices, it means recompute_attention."""
+    loss. Before the first step, its results on the device are compared with plain attention. For models with as many
+    key heads as query heads, an even number on each device, of 64 dimensions, without windows and soft caps; and rows
+    of 128, 256, 512, 1024 or 2048 tokens. On other devices, it means recompute attention."""
     skip_spikes: float | None = None
     """Skip an update whose loss is more than this many standard deviations (6 is common) above the mean of about the
     last 64 steps, and count it in the log; null: skip none. The step then holds a second copy of model and

@@ -92,7 +92,7 @@ def _kinds_of(component: Any) -> Iterator[str]:
 
 def _texts_of_bytes(tokens: list[str]) -> list[str]:
     """Decodes byte-level tokens, in which each character represents a byte. Incomplete characters become letters."""
-    from transformers.models.gpt2.tokenization_gpt2 import bytes_to_unicode
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     bytes_of = {character: byte for byte, character in bytes_to_unicode().items()}
     texts = []

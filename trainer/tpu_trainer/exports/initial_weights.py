@@ -13,7 +13,7 @@ import numpy as np
 from tpu_trainer.config import ModelConfig
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.exports.exported import CONFIG, read_config
-from tpu_trainer.network.model_types import WITHOUT_EFFECT
+WITHOUT_EFFECT = {}
 from tpu_trainer.support import files
 from tpu_trainer.support.errors import UsageError
 

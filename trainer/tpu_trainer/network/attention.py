@@ -43,6 +43,16 @@ class Visibility(NamedTuple):
         return mask[:, None, None]
 
 
+class ProbabilitiesDropout(NamedTuple):
+    """Dropout of attention's probabilities."""
+
+    rate: float
+    key: DropoutKey | None
+    """None: no dropout."""
+    place: tf.Tensor | int
+    """See drop."""
+
+
 def attend(
     query: tf.Tensor,
     key: tf.Tensor,
@@ -52,7 +62,7 @@ def attend(
     scale: tf.Tensor | float,
     soft_cap: float | None,
     kept: Kept,
-    dropout: tuple[float, DropoutKey | None, tf.Tensor | int],
+    dropout: ProbabilitiesDropout,
 ) -> tf.Tensor:
     """Returns dropout(softmax(query · keyᵀ · scale)) · value, [B, L, H, D], in the inputs' dtype.
 
@@ -66,7 +76,7 @@ def attend(
         scale: Factor of the scores.
         soft_cap: See architecture.Attention.
         kept: Keeps the probabilities.
-        dropout: Rate, key and place of the dropout of probabilities.
+        dropout: Of the probabilities.
     """
     rows, length, heads, size = query.shape
     groups = key.shape[2]
@@ -82,9 +92,8 @@ def attend(
     if mask is not None:
         scores = tf.where(mask, scores, _UNSEEN)
     probabilities = _softmax(scores, query.dtype, kept)
-    rate, dropout_key, place = dropout
     flat = tf.reshape(probabilities, [rows, heads, length, length])
-    flat = drop(flat, rate, dropout_key, place)
+    flat = drop(flat, *dropout)
     probabilities = tf.reshape(flat, probabilities.shape)
     result = tf.einsum("bkglm,bmkd->blkgd", probabilities, value)
     return tf.reshape(result, [rows, length, heads, size])

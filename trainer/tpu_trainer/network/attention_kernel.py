@@ -23,9 +23,12 @@ from typing import Any
 import tensorflow as tf
 
 from tpu_trainer.config import Precision
-from tpu_trainer.network.dropout import KeyedDropout
+from tpu_trainer.network.architecture import Architecture
+from tpu_trainer.network.attention import ProbabilitiesDropout
+from tpu_trainer.network.dropout import line_seeds, scale, threshold
 
 HEAD_SIZE = 64
+_SCALE = 1 / 8
 LANES = 128
 """Lanes of a TPU's vector registers: a block has two heads."""
 LENGTHS = (128, 256, 512, 1024, 2048)
@@ -64,20 +67,30 @@ def kernel_dtype(precision: Precision, tpu: str) -> tf.DType:
     return tf.bfloat16 if precision == "mixed_bfloat16" and tpu not in ("v2", "v3") else tf.float32
 
 
-def unsupported_reason(*, heads: int, head_size: int, length: int, devices: int = 1) -> str | None:
-    """Returns why there is no kernel for this attention; None if there is one.
+def unsupported_reason(architecture: Architecture, *, length: int, devices: int = 1) -> str | None:
+    """Returns why there is no kernel for the attention of a network; None if there is one.
 
     Args:
-        heads: Of the model.
-        head_size: Dimensions of a head.
+        architecture: The network's.
         length: Tokens in a row.
         devices: Devices that divide the heads.
     """
-    if head_size != HEAD_SIZE:
-        return f"the model's heads have {head_size} dimensions, but the kernel's {HEAD_SIZE}"
-    if heads % (2 * devices):
-        divided = f", of which each of {devices} devices has {heads / devices:g}" if devices > 1 else ""
-        return f"the model has {heads} heads{divided}, but the kernel needs an even number"
+    attention = architecture.attention
+    if attention.head_size != HEAD_SIZE:
+        return f"the model's heads have {attention.head_size} dimensions, but the kernel's {HEAD_SIZE}"
+    if attention.key_heads != attention.heads:
+        return f"the model has {attention.key_heads} key heads for {attention.heads} heads; the kernel needs as many"
+    if attention.soft_cap is not None:
+        return "the model caps scores, but the kernel does not"
+    if any(kind.window is not None for kind in architecture.kinds):
+        return "the model has windows, but the kernel does not"
+    if any(attention.scale * kind.scale != _SCALE for kind in architecture.kinds):
+        return f"the model multiplies scores by another factor than the kernel's {_SCALE:g}"
+    if attention.heads % (2 * devices):
+        divided = (
+            f", of which each of {devices} devices has {attention.heads / devices:g}" if devices > 1 else ""
+        )
+        return f"the model has {attention.heads} heads{divided}, but the kernel needs an even number"
     if length not in LENGTHS:
         return f"rows have {length} tokens, but there are kernels only for {', '.join(map(str, LENGTHS))}"
     return None
@@ -89,38 +102,35 @@ def attend_in_kernel(
     value: tf.Tensor,
     *,
     causal: bool,
-    key_bias: tf.Tensor | None,
-    segment_ids: tf.Tensor | None,
-    dropout: KeyedDropout | None,
+    segments: tf.Tensor | None,
+    dropout: ProbabilitiesDropout,
     dtype: tf.DType,
 ) -> tf.Tensor:
-    """Returns the output of attention, heads concatenated: [B, L, H · 64] in the inputs' dtype. For a TPU only.
+    """Returns what attention.attend returns, [B, L, H, 64] in the inputs' dtype. For a TPU only.
 
     Args:
-        query: [B, L, H · 64], the projection's output. `unsupported_reason` must be None for its shape.
-        key: [B, L, H · 64].
-        value: [B, L, H · 64].
+        query: [B, L, H, 64]. `unsupported_reason` must be None for its shape.
+        key: [B, L, H, 64].
+        value: [B, L, H, 64].
         causal: Whether queries attend only to keys up to their own position.
-        key_bias: float[B, L], added to every score of a key; gets no gradient. None: 0.
-        segment_ids: int32[B, L] below 2²⁴; queries attend only to keys of their segment. None: to all.
-        dropout: Dropout layer of the probabilities; None: no dropout.
+        segments: int32[B, L] below 2²⁴; see attention.Visibility.
+        dropout: Of the probabilities.
         dtype: See kernel_dtype.
     """
-    rows, length, width = query.shape
-    heads = width // HEAD_SIZE
-    if segment_ids is None:
-        segment_ids = tf.zeros([rows, length], tf.int32)
-    if key_bias is None:
-        key_bias = tf.zeros([rows, length])
-    keys = tf.stack([tf.cast(key_bias, tf.float32), tf.cast(segment_ids, tf.float32)], axis=1)
-    threshold, scale, seeds = 0, 1.0, tf.zeros([2, rows, heads, length], tf.uint32)
-    if dropout is not None:
-        threshold, scale = dropout.threshold, dropout.scale
-        seeds = tf.stack(dropout.seeds([rows, heads, length]))
+    shape = query.shape
+    rows, length, heads, size = shape
+    if segments is None:
+        segments = tf.zeros([rows, length], tf.int32)
+    # The first line is a bias of the keys' scores, which the segments make superfluous.
+    keys = tf.stack([tf.zeros([rows, length]), tf.cast(segments, tf.float32)], axis=1)
+    least, factor, seeds = 0, 1.0, tf.zeros([2, rows, heads, length], tf.uint32)
+    if dropout.key is not None and dropout.rate > 0:
+        least, factor = threshold(dropout.rate), scale(dropout.rate)
+        seeds = tf.stack(line_seeds(dropout.key, [rows, heads, length], dropout.place))
     operands = (
-        tf.bitcast(tf.constant([threshold], tf.uint32), tf.int32),
-        tf.constant([scale], tf.float32),
-        _lines(seeds, segment_ids),
+        tf.bitcast(tf.constant([least], tf.uint32), tf.int32),
+        tf.constant([factor], tf.float32),
+        _lines(seeds, segments),
         keys,
     )
 
@@ -133,7 +143,9 @@ def attend_in_kernel(
 
         return output, gradient
 
-    return tf.cast(core(*(tf.cast(x, dtype) for x in (query, key, value))), query.dtype)
+    flat = [rows, length, heads * size]
+    output = core(*(tf.cast(tf.reshape(x, flat), dtype) for x in (query, key, value)))
+    return tf.cast(tf.reshape(output, shape), query.dtype)
 
 
 def _lines(seeds: tf.Tensor, segment_ids: tf.Tensor) -> tf.Tensor:

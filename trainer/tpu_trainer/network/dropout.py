@@ -37,9 +37,7 @@ def scale(rate: float) -> float:
     return 1 / (1 - threshold(rate) / 2**32)
 
 
-def line_seeds(
-    key: DropoutKey, shape: Sequence[int], place: tf.Tensor | int
-) -> tuple[tf.Tensor, tf.Tensor]:
+def line_seeds(key: DropoutKey, shape: Sequence[int], place: tf.Tensor | int) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the seeds of line_bits: two uint32 arrays of `shape`, whose first axis is rows.
 
     Args:

@@ -6,20 +6,19 @@ from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
-import tf_keras as keras
 
 from tpu_trainer.config import Precision
-from tpu_trainer.network.attention import attend
-from tpu_trainer.network.attention_kernel import HEAD_SIZE, UNSEEN, attend_in_kernel, kernel_dtype
-from tpu_trainer.network.call_context import CallContext, CallValues
-from tpu_trainer.network.patches.dropout import key_dropout
+from tpu_trainer.network.attention import ProbabilitiesDropout, Visibility, attend, default_scale
+from tpu_trainer.network.attention_kernel import HEAD_SIZE, attend_in_kernel, kernel_dtype
+from tpu_trainer.network.dropout import DropoutKey
+from tpu_trainer.network.stack import Kept
 from tpu_trainer.support.errors import UsageError
 
 # Rounding to bfloat16 accounts for up to 0.8% of the root mean square; wrong masks or dropout bits for 25% and more.
 _TOLERANCE = 0.03
 _ROWS, _HEADS, _DROPOUT = 2, 4, 0.1
 _ARRAYS = ("query", "key", "value", "d_output")
-_REMEDY = "use --train.recompute_attention instead"
+_REMEDY = "use --train.recompute attention instead"
 
 
 Function = Callable[[dict[str, tf.Tensor]], list[tf.Tensor]]
@@ -91,15 +90,12 @@ def check_attention_kernel(
 def _device_arrays(length: int) -> dict[str, np.ndarray]:
     """Returns the inputs of a device. Those of all devices are equal, but not their dropout."""
     random = np.random.default_rng(0)
-    key_bias = np.zeros((_ROWS, length), np.float32)
-    key_bias[1, -length // 16 :] = -1e4  # the models' mask of padding
+    segments = np.tile(np.arange(length) >= length - length // 4, [_ROWS, 1]).astype(np.int32)
+    segments[1, -length // 16 :] = -1  # padding
     return {
-        name: random.standard_normal((_ROWS, length, _HEADS * HEAD_SIZE)).astype(np.float32)
+        name: random.standard_normal((_ROWS, length, _HEADS, HEAD_SIZE)).astype(np.float32)
         for name in _ARRAYS
-    } | {
-        "key_bias": key_bias,
-        "segments": np.tile(np.arange(length) >= length - length // 4, [_ROWS, 1]).astype(np.int32),
-    }
+    } | {"segments": segments}
 
 
 class _Attentions:
@@ -121,28 +117,23 @@ class _Attentions:
         self._causal = causal
         self._groups = groups
         self._column_groups = column_groups
-        self._context = CallContext()
-        network = keras.Sequential([keras.layers.Dropout(_DROPOUT)])
-        network.build([None, length])
-        key_dropout(network, self._context)
-        (self._dropout,) = network.layers
 
     def differences(self, arrays: dict[str, tf.Tensor]) -> list[tf.Tensor]:
         """Returns the relative differences of the output and the three gradients, float32 scalars."""
         *inputs, d_output = (
-            tf.cast(tf.tile(arrays[name], [self._groups, 1, self._column_groups]), self.dtype)
+            tf.cast(tf.tile(arrays[name], [self._groups, 1, self._column_groups, 1]), self.dtype)
             for name in _ARRAYS
         )
-        masks = [tf.tile(arrays[name], [self._groups, 1]) for name in ("key_bias", "segments")]
-        values = CallValues(
-            dropout_key=(tf.constant(1, tf.uint32), tf.constant(2, tf.uint32)),
-            row=tf.range(_ROWS * self._groups),
+        segments = tf.tile(arrays["segments"], [self._groups, 1])
+        key = DropoutKey(
+            (tf.constant(1, tf.uint32), tf.constant(2, tf.uint32)), tf.range(_ROWS * self._groups)
         )
+        dropout = ProbabilitiesDropout(_DROPOUT, key, 0)
         results = []
         for attention in (self._plain, self._kernel):
-            with self._context.using(values), tf.GradientTape() as tape:
+            with tf.GradientTape() as tape:
                 tape.watch(inputs)
-                output = attention(inputs, *masks)
+                output = attention(inputs, segments, dropout)
             gradients = tape.gradient(output, inputs, output_gradients=d_output)
             results.append([tf.cast(result, tf.float32) for result in (output, *gradients)])
         return [
@@ -150,22 +141,21 @@ class _Attentions:
             for expected, result in zip(*results, strict=True)
         ]
 
-    def _plain(self, inputs: list[tf.Tensor], key_bias: tf.Tensor, segments: tf.Tensor) -> tf.Tensor:
-        visible = segments[:, None, :, None] == segments[:, None, None, :]
-        if self._causal:
-            visible &= np.tril(np.ones((self._length, self._length), bool))
-        bias = tf.where(visible, key_bias[:, None, None, :], np.float32(UNSEEN))
-        shape = [_ROWS * self._groups, self._length, _HEADS * self._column_groups, HEAD_SIZE]
-        parts = (tf.transpose(tf.reshape(x, shape), [0, 2, 1, 3]) for x in inputs)
-        output = attend(*parts, bias=bias, dropout=self._dropout)
-        return tf.reshape(tf.transpose(output, [0, 2, 1, 3]), inputs[0].shape)
-
-    def _kernel(self, inputs: list[tf.Tensor], key_bias: tf.Tensor, segments: tf.Tensor) -> tf.Tensor:
-        return attend_in_kernel(
+    def _plain(
+        self, inputs: list[tf.Tensor], segments: tf.Tensor, dropout: ProbabilitiesDropout
+    ) -> tf.Tensor:
+        return attend(
             *inputs,
-            causal=self._causal,
-            key_bias=key_bias,
-            segment_ids=segments,
-            dropout=self._dropout,
-            dtype=self.kernel_dtype,
+            visibility=Visibility(self._causal, segments=segments),
+            scale=default_scale(HEAD_SIZE),
+            soft_cap=None,
+            kept=Kept(()),
+            dropout=dropout,
+        )
+
+    def _kernel(
+        self, inputs: list[tf.Tensor], segments: tf.Tensor, dropout: ProbabilitiesDropout
+    ) -> tf.Tensor:
+        return attend_in_kernel(
+            *inputs, causal=self._causal, segments=segments, dropout=dropout, dtype=self.kernel_dtype
         )

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tpu_trainer.network.architecture import Architecture
-from tpu_trainer.network.attention import Visibility, attend
+from tpu_trainer.network.attention import ProbabilitiesDropout, Visibility, attend
+from tpu_trainer.network.attention_kernel import attend_in_kernel
 from tpu_trainer.network.dropout import DropoutKey, drop
 from tpu_trainer.network.mlp import mlp
 from tpu_trainer.network.norms import normalize
@@ -67,6 +68,8 @@ class Layer:
 
     architecture: Architecture
     shared: Shared
+    kernel: tf.DType | None = None
+    """See transformer.Computation."""
 
     def __call__(
         self, hidden: tf.Tensor, weights: Weights, scalars: Weights, kept: Kept
@@ -119,7 +122,7 @@ class Layer:
         return tf.where(scalars["norm_attention"], normed, hidden)
 
     def _attention(self, x: tf.Tensor, weights: Weights, scalars: Weights, kept: Kept) -> tf.Tensor:
-        attention, kinds = self.architecture.attention, self.architecture.kinds
+        attention = self.architecture.attention
         rows, length, _ = x.shape
         query, key, value = (
             kept(name, linear(x, weights, f"attention.{name}")) for name in ("query", "key", "value")
@@ -131,31 +134,28 @@ class Layer:
             if not attention.norm_heads:
                 projected = normalize(projected, attention.norm, weights, norm)
             projected = tf.reshape(projected, [rows, length, count, attention.head_size])
-            return (
-                normalize(projected, attention.norm, weights, norm) if attention.norm_heads else projected
-            )
+            return normalize(projected, attention.norm, weights, norm) if attention.norm_heads else projected
 
         query = self._rotated(heads(query, attention.heads, "attention.query_norm"), scalars)
         key = self._rotated(heads(key, attention.key_heads, "attention.key_norm"), scalars)
-        scale = attention.scale * kinds[0].scale
-        if "scale" in scalars:
-            scale = attention.scale * scalars["scale"]
-        context = attend(
-            query,
-            key,
-            heads(value, attention.key_heads),
-            visibility=Visibility(
-                self.architecture.causal, scalars.get("window", kinds[0].window), self.shared.segments
-            ),
-            scale=scale,
-            soft_cap=attention.soft_cap,
-            kept=kept,
-            dropout=(
-                self.architecture.dropout.probabilities,
-                self.shared.dropout,
-                1 + scalars["number"] * _PLACES + _PROBABILITIES,
-            ),
+        dropout = ProbabilitiesDropout(
+            self.architecture.dropout.probabilities,
+            self.shared.dropout,
+            1 + scalars["number"] * _PLACES + _PROBABILITIES,
         )
+        value = heads(value, attention.key_heads)
+        if self.kernel is None:
+            context = self._plain(query, key, value, scalars, kept, dropout)
+        else:
+            context = attend_in_kernel(
+                query,
+                key,
+                value,
+                causal=self.architecture.causal,
+                segments=self.shared.segments,
+                dropout=dropout,
+                dtype=self.kernel,
+            )
         context = tf.reshape(context, [rows, length, attention.heads * attention.head_size])
         return linear(kept("context", context), weights, "attention.output")
 
@@ -166,3 +166,29 @@ class Layer:
         number = scalars.get("rope", self.architecture.kinds[0].rope)
         cosines, sines = self.shared.cosines[number], self.shared.sines[number]
         return rotate(heads, cosines, sines, interleaved=ropes[0].interleaved)
+
+    def _plain(
+        self,
+        query: tf.Tensor,
+        key: tf.Tensor,
+        value: tf.Tensor,
+        scalars: Weights,
+        kept: Kept,
+        dropout: ProbabilitiesDropout,
+    ) -> tf.Tensor:
+        attention, kinds = self.architecture.attention, self.architecture.kinds
+        scale = attention.scale * kinds[0].scale
+        if "scale" in scalars:
+            scale = attention.scale * scalars["scale"]
+        return attend(
+            query,
+            key,
+            value,
+            visibility=Visibility(
+                self.architecture.causal, scalars.get("window", kinds[0].window), self.shared.segments
+            ),
+            scale=scale,
+            soft_cap=attention.soft_cap,
+            kept=kept,
+            dropout=dropout,
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -109,11 +109,6 @@ class LanguageModel:
         return OutputWeights(
             matrix, tf.zeros(matrix.shape[:1]) if bias is None else bias, architecture.head.soft_cap
         )
-
-    def ignored_features(self, features: Collection[str]) -> list[str]:
-        """Returns the dataset's `features` that a causal model should use but this one does not support."""
-        del features
-        return []
 
     def init_output_bias(self, target_counts: np.ndarray, initial: InitialValues | None = None) -> None:
         """Sets the output bias to the log frequencies of the targets.

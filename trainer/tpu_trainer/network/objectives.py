@@ -7,11 +7,33 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tpu_trainer.network.dropout import DropoutKey
 from tpu_trainer.network.masking import Masking
-from tpu_trainer.network.model import Inputs, LanguageModel
+from tpu_trainer.network.model import LanguageModel
+from tpu_trainer.network.random_bits import step_key
+from tpu_trainer.network.transformer import Inputs
 
 Batch = dict[str, tf.Tensor]
-Key = tuple[tf.Tensor, tf.Tensor]
+# Purposes of the random keys derived from a seed.
+_TRAINING_MASKS, _EVALUATION_MASKS, _DROPOUT = 0, 1, 2
+
+
+class Randomness(NamedTuple):
+    """What determines a step's random choices: an evaluation's are those of step 0, without dropout."""
+
+    seed: int
+    step: tf.Tensor
+    """Integer scalar: previous updates."""
+    training: bool
+
+    @property
+    def masks(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """The key of masks."""
+        return step_key(self.seed, _TRAINING_MASKS if self.training else _EVALUATION_MASKS, self.step)
+
+    def dropout(self, batch: Batch) -> DropoutKey | None:
+        """Returns the key of dropout; None: there is none."""
+        return DropoutKey(step_key(self.seed, _DROPOUT, self.step), batch["row"]) if self.training else None
 
 
 class BatchSums(NamedTuple):
@@ -36,8 +58,8 @@ class Objective(ABC):
         """Number of positions per row that the output layer computes."""
 
     @abstractmethod
-    def sums(self, batch: Batch, *, key: Key, training: bool) -> BatchSums:
-        """Returns the sums of `batch` (see batches.py). `key` determines all random choices."""
+    def sums(self, batch: Batch, randomness: Randomness) -> BatchSums:
+        """Returns the sums of `batch` (see batches.py)."""
 
     def attention_mask(self, batch: Batch) -> tf.Tensor | None:
         """Returns int32[B, L], 1 for real tokens; None if all tokens are real.
@@ -49,6 +71,39 @@ class Objective(ABC):
             return batch.get("attention_mask")
         return tf.cast(batch["input_ids"] != padding_id, tf.int32)
 
+    def _sums(
+        self,
+        batch: Batch,
+        input_ids: tf.Tensor,
+        randomness: Randomness,
+        *,
+        targets: tf.Tensor,
+        weights: tf.Tensor,
+        positions: tf.Tensor | None = None,
+    ) -> BatchSums:
+        """Returns the sums of `batch`; for the arguments, see LanguageModel.loss_sums."""
+        attention_mask = self.attention_mask(batch)
+        inputs = Inputs(
+            input_ids,
+            attention_mask,
+            batch.get("position_ids"),
+            batch.get("segment_ids"),
+            randomness.dropout(batch),
+        )
+        loss, correct, layers_loss = self.model.loss_sums(
+            inputs, targets=targets, weights=weights, positions=positions, training=randomness.training
+        )
+        count = tf.reduce_sum(weights)
+        # The layers' loss is a mean and only has to be trained: the reported loss is the cross-entropy.
+        penalty = layers_loss * count
+        real = tf.ones_like(input_ids) if attention_mask is None else attention_mask
+        return BatchSums(
+            loss + penalty - tf.stop_gradient(penalty),
+            correct,
+            count,
+            tf.cast(tf.reduce_sum(real), tf.float32),
+        )
+
 
 class MaskedLanguageModelling(Objective):
     """Predicts masked tokens from the tokens on both sides."""
@@ -57,19 +112,23 @@ class MaskedLanguageModelling(Objective):
         super().__init__(model=model, predicted_positions=masking.max_targets)
         self._masking = masking
 
-    def sums(self, batch: Batch, *, key: Key, training: bool) -> BatchSums:
+    def sums(self, batch: Batch, randomness: Randomness) -> BatchSums:
         """See Objective."""
         attention_mask = self.attention_mask(batch)
         masked = self._masking(
-            input_ids=batch["input_ids"], attention_mask=attention_mask, row=batch["row"], key=key
+            input_ids=batch["input_ids"],
+            attention_mask=attention_mask,
+            row=batch["row"],
+            key=randomness.masks,
         )
-        loss, correct = self.model.loss_sums(
-            Inputs(masked.input_ids, attention_mask, batch.get("position_ids"), training=training),
+        return self._sums(
+            batch,
+            masked.input_ids,
+            randomness,
             targets=masked.targets,
             weights=masked.weights,
             positions=masked.positions,
         )
-        return BatchSums(loss, correct, tf.reduce_sum(masked.weights), _real_tokens(batch, attention_mask))
 
 
 class CausalLanguageModelling(Objective):
@@ -78,7 +137,7 @@ class CausalLanguageModelling(Objective):
     def __init__(self, *, model: LanguageModel, max_length: int) -> None:
         super().__init__(model=model, predicted_positions=max_length)
 
-    def sums(self, batch: Batch, *, key: Key, training: bool) -> BatchSums:
+    def sums(self, batch: Batch, randomness: Randomness) -> BatchSums:
         """See Objective.
 
         A token is a target if it and the preceding token are real and belong to the same document. Without segment_ids,
@@ -90,7 +149,6 @@ class CausalLanguageModelling(Objective):
             targets      6 7 8 9 - 0
             weights      1 1 0 1 0 0
         """
-        del key
         ids, segments = batch["input_ids"], batch.get("segment_ids")
         attention_mask = self.attention_mask(batch)
         counts = tf.broadcast_to((batch["row"] >= 0)[:, None], ids[:, 1:].shape)
@@ -101,14 +159,6 @@ class CausalLanguageModelling(Objective):
         # The last position predicts nothing. It is kept so that the length remains a round number.
         nothing = tf.zeros_like(ids[:, :1])
         weights = tf.concat([tf.cast(counts, tf.float32), tf.cast(nothing, tf.float32)], axis=1)
-        loss, correct = self.model.loss_sums(
-            Inputs(ids, attention_mask, batch.get("position_ids"), segments, training),
-            targets=tf.concat([ids[:, 1:], nothing], axis=1),
-            weights=weights,
+        return self._sums(
+            batch, ids, randomness, targets=tf.concat([ids[:, 1:], nothing], axis=1), weights=weights
         )
-        return BatchSums(loss, correct, tf.reduce_sum(weights), _real_tokens(batch, attention_mask))
-
-
-def _real_tokens(batch: Batch, attention_mask: tf.Tensor | None) -> tf.Tensor:
-    real = tf.ones_like(batch["input_ids"]) if attention_mask is None else attention_mask
-    return tf.cast(tf.reduce_sum(real), tf.float32)

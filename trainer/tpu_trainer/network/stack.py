@@ -123,8 +123,7 @@ class _Loop:
             if keeps:
                 inputs = inputs.write(number, hidden)
                 arrays = [
-                    array.write(number, kept.values[name])
-                    for name, array in zip(specs, arrays, strict=True)
+                    array.write(number, kept.values[name]) for name, array in zip(specs, arrays, strict=True)
                 ]
             return number + 1, result, loss + layer_loss, inputs, arrays
 
@@ -137,9 +136,12 @@ class _Loop:
         )
         if not keeps:
             return hidden, loss, None, {}
-        return hidden, loss, inputs.stack(), {
-            name: array.stack() for name, array in zip(specs, arrays, strict=True)
-        }
+        return (
+            hidden,
+            loss,
+            inputs.stack(),
+            {name: array.stack() for name, array in zip(specs, arrays, strict=True)},
+        )
 
     def backward(
         self,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
+from tpu_trainer.config import Recompute
 from tpu_trainer.network.architecture import Architecture
 from tpu_trainer.network.dropout import DropoutKey, drop
 from tpu_trainer.network.layer import RECOMPUTED, Layer, Shared, layer_scalars
@@ -17,7 +18,6 @@ from tpu_trainer.network.rope import rope_tables
 from tpu_trainer.network.stack import run_layers
 from tpu_trainer.network.weights import STACKED
 
-Recompute = Literal["nothing", "attention", "all"]
 Weights = Mapping[str, tf.Tensor]
 
 
@@ -44,6 +44,8 @@ class Computation:
     """Of activations and of the factors of products."""
     recompute: Recompute = "nothing"
     """What the backward pass recomputes; see layer.RECOMPUTED."""
+    kernel: tf.DType | None = None
+    """Attention runs in a kernel with inputs of this type; None: in plain operations."""
 
 
 def hidden_states(
@@ -68,7 +70,11 @@ def hidden_states(
         if any(kind.rope is None for kind in architecture.kinds):
             cosines = tf.concat([cosines, tf.ones_like(cosines[:1])], axis=0)
             sines = tf.concat([sines, tf.zeros_like(sines[:1])], axis=0)
-    layer = Layer(architecture, Shared(cosines, sines, _segments(inputs), inputs.dropout))
+    layer = Layer(
+        architecture,
+        Shared(cosines, sines, _segments(inputs), inputs.dropout),
+        computation.kernel if training else None,
+    )
     hidden, loss = run_layers(
         layer,
         hidden,

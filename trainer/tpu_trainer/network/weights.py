@@ -44,7 +44,10 @@ def _all_specs(a: Architecture) -> Iterator[tuple[str, WeightSpec]]:
     yield "embeddings.tokens.weight", WeightSpec((a.vocabulary, embedded), table)
     if a.positions is not None:
         rows = a.positions.count
-        yield "embeddings.positions.weight", WeightSpec((rows, _position_width(a)), table, zero_row=a.positions.padding)
+        yield (
+            "embeddings.positions.weight",
+            WeightSpec((rows, _position_width(a)), table, zero_row=a.positions.padding),
+        )
     if a.token_types:
         yield "embeddings.types.weight", WeightSpec((a.token_types, embedded), table)
     yield from _norm("embeddings.norm", a.embedding_norm, embedded)

@@ -11,18 +11,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpu_trainer.network.call_context import CallValues
-from tpu_trainer.network.objectives import Batch, BatchSums, Objective
-from tpu_trainer.network.random_bits import step_key
-from tpu_trainer.network.stateful_random import refuse_stateful_random
+from tpu_trainer.network.objectives import Batch, BatchSums, Objective, Randomness
 from tpu_trainer.runs.checkpoint import State
 from tpu_trainer.step.average import WeightAverage
 from tpu_trainer.step.optimizers.optimizer import Optimizer
 from tpu_trainer.step.results import NonFinite, RunningSums
 from tpu_trainer.step.spikes import SpikeGuard, restore
-
-# Purposes of the random keys derived from a seed.
-_TRAINING_MASKS, _EVALUATION_MASKS, _DROPOUT = 0, 1, 2
 
 
 class Task:
@@ -138,16 +132,12 @@ class Task:
         return sums, gradients
 
     def _micro_gradients(self, batch: Batch, step: tf.Tensor) -> tuple[BatchSums, list[tf.Tensor]]:
-        context = self.objective.model.context
-        call = CallValues(dropout_key=step_key(self._seed, _DROPOUT, step), row=batch["row"])
-        with context.using(call), tf.GradientTape() as tape:
-            sums = self.objective.sums(batch, key=step_key(self._seed, _TRAINING_MASKS, step), training=True)
+        with tf.GradientTape() as tape:
+            sums = self.objective.sums(batch, Randomness(self._seed, step, training=True))
         gradients = tape.gradient(sums.loss, list(self.weights.values()))
         unused = [name for name, gradient in zip(self.weights, gradients, strict=True) if gradient is None]
         if unused:
             raise RuntimeError(f"no gradient reaches {unused}: the loss does not depend on them")
-        if not tf.executing_eagerly():
-            refuse_stateful_random(tf.compat.v1.get_default_graph())
         # Dense, because the norm would count the slices of a tied or repeated embedding more than once.
         return sums, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
@@ -206,5 +196,4 @@ class Task:
 
     def evaluation_sums(self, batch: Batch) -> BatchSums:
         """Returns a replica's sums over an evaluation batch. Every evaluation masks a row in the same way."""
-        key = step_key(self._seed, _EVALUATION_MASKS, tf.constant(0))
-        return self.objective.sums(batch, key=key, training=False)
+        return self.objective.sums(batch, Randomness(self._seed, tf.constant(0), training=False))

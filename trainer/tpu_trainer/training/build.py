@@ -5,22 +5,26 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
+import tensorflow as tf
 
 from tpu_trainer.config import FitConfig
 from tpu_trainer.data.token_counts import target_counts
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.devices.devices import Target
-from tpu_trainer.network.attention_kernel import kernel_dtype
+from tpu_trainer.network.architecture import Architecture
+from tpu_trainer.network.attention_kernel import kernel_dtype, unsupported_reason
+from tpu_trainer.network.configuration import configure
 from tpu_trainer.network.initial_values import InitialValues
 from tpu_trainer.network.masking import Masking
 from tpu_trainer.network.model import LanguageModel
 from tpu_trainer.network.objectives import CausalLanguageModelling, MaskedLanguageModelling, Objective
-from tpu_trainer.network.patches.fused_projection import divide_fused_projections
-from tpu_trainer.network.patches.patching import KernelOptions, MemoryOptions
+from tpu_trainer.network.transformer import Computation
+from tpu_trainer.network.weights import Network
 from tpu_trainer.step.average import WeightAverage
 from tpu_trainer.step.optimizers.build import build_optimizer
 from tpu_trainer.step.schedule import schedule_of
 from tpu_trainer.step.task import Task
+from tpu_trainer.support.errors import UsageError
 
 
 def build_task(
@@ -43,22 +47,20 @@ def build_task(
         initial: Gets the values of postponed variables.
     """
     target = target or Target()
-    model = LanguageModel.create(
-        config.model,
-        objective=config.objective,
+    initial = initial or InitialValues()
+    architecture = configure(
+        config.model, objective=config.objective, vocabulary=vocabulary, max_length=max_length
+    ).architecture
+    model = LanguageModel(
+        network=Network(architecture, seed=config.seed, initial=initial),
         vocabulary=vocabulary,
-        max_length=max_length,
-        seed=config.seed,
-        precision=config.train.precision,
-        memory=_memory_options(config, max_length, target),
+        objective=config.objective,
+        computation=_computation(config, architecture, max_length, target),
         shards=target.shards,
-        initial=initial,
     )
-    divide_fused_projections(model.network, target.column_groups)
     if token_counts is not None:
         model.init_output_bias(target_counts(token_counts, vocabulary, config.objective), initial)
-    weights = {variable.name.split(":")[0]: variable for variable in model.network.trainable_variables}
-    make_variable = (initial or InitialValues()).variable
+    weights, make_variable = model.network.weights, initial.variable
     average = None
     if config.optimizer.ema is not None:
         mean = {
@@ -86,15 +88,22 @@ def build_task(
     )
 
 
-def _memory_options(config: FitConfig, max_length: int, target: Target) -> MemoryOptions:
-    kernel = None
-    if config.train.attention_kernel and target.kernel_generation is not None:
-        dtype = kernel_dtype(config.train.precision, target.kernel_generation)
-        kernel = KernelOptions(length=max_length, dtype=dtype, devices=target.column_groups)
-    return MemoryOptions(
-        recompute_blocks=config.train.gradient_checkpointing,
-        recompute_attention=config.train.attention_kernel or config.train.recompute_attention,
-        attention_kernel=kernel,
+def _computation(
+    config: FitConfig, architecture: Architecture, max_length: int, target: Target
+) -> Computation:
+    dtype = tf.bfloat16 if config.train.precision == "mixed_bfloat16" else tf.float32
+    if not config.train.attention_kernel:
+        return Computation(dtype=dtype, recompute=config.train.recompute)
+    reason = unsupported_reason(architecture, length=max_length, devices=target.column_groups)
+    if reason is not None:
+        raise UsageError(f"--train.attention_kernel: {reason}; use --train.recompute attention instead")
+    if target.kernel_generation is None:
+        recompute = "attention" if config.train.recompute == "nothing" else config.train.recompute
+        return Computation(dtype=dtype, recompute=recompute)
+    return Computation(
+        dtype=dtype,
+        recompute=config.train.recompute,
+        kernel=kernel_dtype(config.train.precision, target.kernel_generation),
     )
 
 

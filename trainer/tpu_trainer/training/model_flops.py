@@ -6,36 +6,38 @@ the forward pass, without recomputation to save memory.
 
 from __future__ import annotations
 
-import re
+import math
 
-from transformers import TFPreTrainedModel
-
-_EMBEDDING = re.compile(r"(^|/)(\w*embeddings?|wte|wpe)(/|:|$)")
-_HEAD = re.compile(r"(^|/)(lm_head|mlm|predictions)(/|$)")
+from tpu_trainer.network.architecture import Architecture
+from tpu_trainer.network.weights import STACKED, weight_specs
 
 
-def training_flops_per_row(network: TFPreTrainedModel, *, max_length: int, predicted: int) -> float:
+def training_flops_per_row(architecture: Architecture, *, max_length: int, predicted: int) -> float:
     """Returns the floating-point operations of the forward and backward pass of a row.
 
     Args:
-        network: A Hugging Face model with the usual names of weights.
+        architecture: The network's.
         max_length: Tokens in the row.
         predicted: Positions in the row that the output layer predicts.
     """
-    config = network.config
-    body = head = 0
-    for variable in network.trainable_variables:
-        if len([size for size in variable.shape if size != 1]) < 2 or _EMBEDDING.search(variable.name):
+    a, body, head = architecture, 0.0, float(architecture.vocabulary * architecture.head_width)
+    for name, spec in weight_specs(a).items():
+        if not name.endswith(".weight") or name == "head.weight":
             continue
-        if _HEAD.search(variable.name):
-            head += variable.shape.num_elements()
-        else:
-            body += variable.shape.num_elements()
+        size = float(math.prod(spec.shape))
+        if name.startswith("head.transform."):
+            head += size
+        elif name.startswith("embeddings.projection."):
+            body += size
+        elif name.startswith(STACKED) and len(spec.shape) > 2:
+            experts = a.mlp.experts
+            body += size * a.mlp.chosen_experts / experts if experts and len(spec.shape) == 4 else size
+    # Scores and weighted sums each take one multiplication and one addition per query, key and dimension.
+    attention = 0
+    for kind in a.kinds:
+        seen = max_length
+        if kind.window is not None:
+            seen = min(seen, kind.window if a.causal else 2 * kind.window - 1)
+        attention += 4 * max_length * seen * a.attention.heads * a.attention.head_size
     # Embedding lookups are free. The product with the output matrix counts, whether or not it shares the embedding.
-    if not any(config.vocab_size in variable.shape and _HEAD.search(variable.name) and variable.shape.rank == 2
-               for variable in network.trainable_variables):  # fmt: skip
-        head += config.vocab_size * config.hidden_size
-    # Per layer, scores and weighted sums each take max_length² · hidden multiplications and as many additions.
-    attention = 4 * max_length**2 * config.hidden_size * config.num_hidden_layers
-    forward = 2 * body * max_length + 2 * head * predicted + attention
-    return 3.0 * forward
+    return 3.0 * (2 * body * max_length + 2 * head * predicted + attention)

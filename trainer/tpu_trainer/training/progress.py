@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, SupportsFloat
@@ -33,8 +33,6 @@ class ModelFigures:
 
     parameters: int
     """Number of trainable parameters."""
-    ignored_features: Sequence[str]
-    """Features of the rows that the model does not use."""
     flops_per_row: float
     """Floating-point operations to train on a row."""
     peak_flops: float | None

@@ -95,8 +95,6 @@ class Run:
             rows = (config.train.steps - self.first_step) * config.train.batch_size
             seconds = self._model.speed.seconds(rows * self._model.flops_per_row)
             _log.info(f"fit: {self._model.speed.describe(seconds)}")
-        for feature in self._model.ignored_features:
-            _log.info(f"fit: models of type {config.model.type!r} ignore the rows' {feature}")
 
     def train(self) -> dict[str, Any]:
         """Trains, evaluates, and writes and returns the summary. Raises the exceptions of `train_run`."""

@@ -190,12 +190,11 @@ def _figures(
     return ModelFigures(
         parameters=sum(weight.shape.num_elements() for weight in task.weights.values()),
         flops_per_row=training_flops_per_row(
-            task.objective.model.network,
+            task.objective.model.network.architecture,
             max_length=train.max_length,
             predicted=task.objective.predicted_positions,
         ),
         peak_flops=peak_flops,
-        ignored_features=task.objective.model.ignored_features(train.features),
         speed=_speed(devices, executor, peak_flops),
     )
 

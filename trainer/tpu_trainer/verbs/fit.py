@@ -34,7 +34,7 @@ def main(config: FitConfig) -> None:
     if not config.output_dir:
         raise UsageError("--output_dir is '': name a folder; a variable of the shell may be unset")
     config = replace(config, model=resolve_init_from(config.model))
-    from tpu_trainer.network.hf_config import check_model  # imports transformers, but not TensorFlow
+    from tpu_trainer.network.configuration import check_model  # imports transformers, but not TensorFlow
 
     check_model(config.model, config.objective)
     with met_processes(config, run={"--output_dir": config.output_dir}) as peers:
@@ -85,10 +85,10 @@ def _fit(config: FitConfig, peers: Peers) -> None:
                     summary["steps"]
                 )
             return
-    from tpu_trainer.network.hf_config import network_config
+    from tpu_trainer.network.configuration import configure
 
     vocabulary = load_vocabulary(train.datasets[0], config.objective, tokenizer=config.data.tokenizer)
-    network_config(
+    configure(
         config.model, objective=config.objective, vocabulary=vocabulary, max_length=train.max_length
     )
     with _locked(folder.path) if folder.writable else nullcontext():

@@ -35,7 +35,7 @@ def main(config: LaunchConfig) -> None:
         InterruptedRun: After a signal, such as Ctrl-C.
     """
     if config.model.init_from is None:
-        from tpu_trainer.network.hf_config import check_model  # half a second to import
+        from tpu_trainer.network.configuration import check_model  # half a second to import
 
         check_model(config.model, config.objective)
     try:
