@@ -43,7 +43,7 @@ TPU_CHECK := trainer/.venv-tpu-check/bin/python
 TRANSFORMERS := 4.57.6 5.24.0
 DOCS := .venv-docs/bin/python
 RELEASE := .venv-release/bin/python
-CONFIG ?= trainer/configs/tiny-mlm.yaml
+CONFIG ?= tiny-mlm
 TOPOLOGY ?= v5e:2x4
 OPTIONS ?=
 # Which of the tests marked `wide` to run: none, all, or a part such as 3/12.
@@ -270,7 +270,8 @@ lock: $(UV)
 	  requirements-adapters.in -o requirements-adapters.lock
 	# No hashes, because torch's files differ.
 	MACOSX_DEPLOYMENT_TARGET=14.0 $(UV) --directory trainer $(LOCK) --python-version 3.11 --no-generate-hashes \
-	  --python-platform aarch64-apple-darwin requirements-export.in -o requirements-export.lock
+	  --python-platform aarch64-apple-darwin pyproject.toml --extra dev requirements-export.in -c requirements-dev.lock \
+	  -o requirements-export.lock
 
 clean:
 	rm -rf .venv .venv-docs .venv-transformers .venv-release build dist wheels trainer/.venv trainer/.venv-export trainer/.venv-tpu-check reader/.venv-adapters .engines demo-output

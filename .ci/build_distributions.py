@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
 
@@ -72,6 +73,8 @@ def build(source: Path, output: Path) -> None:
         ["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     environment = {**os.environ, "SOURCE_DATE_EPOCH": commit.stdout.strip()}
+    if sys.platform == "linux":  # a Python of pyenv links its own folder of this machine into compiled code
+        environment["LDSHARED"] = "cc -shared"
     constraints = ["--build-constraints", ROOT / "requirements-release.lock", "--require-hashes"]
     for project in PROJECTS:
         command = ["uv", "build", "--quiet", *constraints, "--out-dir", output, source / project]
@@ -84,6 +87,16 @@ def name_platforms(output: Path) -> None:
         repair = [sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", output, wheel]
         subprocess.run(repair, check=True)
         wheel.unlink()
+
+
+def check_compiled_code(output: Path) -> None:
+    """Ends with an error if compiled code contains paths of this machine, such as those of its sources."""
+    home = os.fsencode(Path.home()) + b"/"
+    for wheel in output.glob("*.whl"):
+        with zipfile.ZipFile(wheel) as archive:
+            for name in archive.namelist():
+                if name.endswith(".so") and home in archive.read(name):
+                    sys.exit(f"{wheel}: {name} contains paths of this machine")
 
 
 def main() -> None:
@@ -102,6 +115,7 @@ def main() -> None:
         stage(Path(folder), args.repository)
         build(Path(folder), args.output)
     name_platforms(args.output)
+    check_compiled_code(args.output)
 
 
 if __name__ == "__main__":

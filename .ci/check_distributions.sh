@@ -65,6 +65,6 @@ echo "sdist: the same bytes"
 rm -rf env-sdist
 
 install env-trainer "$trainer_version" "$dist"/tokenmill_trainer-*.whl "$dist"/tokenmill_reader-*.whl
-quietly env-trainer/bin/tokenmill-trainer fit --config "$root/trainer/configs/tiny-mlm.yaml" --train.steps 4 \
+quietly env-trainer/bin/tokenmill-trainer fit --config tiny-mlm --train.steps 4 \
   --schedule.warmup_steps 1 --data.train "${versions[0]}/dataset/train" --output_dir run
 echo "trainer, Python $trainer_version: $(size env-trainer) MB; trained 4 steps"

@@ -1,6 +1,6 @@
 """Compares the steps of --strategy cpu and --strategy pjrt on one CPU device, in one process.
 
-    trainer/.venv/bin/python benchmarks/executors.py --data OUT/train [--config trainer/configs/tiny-clm.yaml]
+    trainer/.venv/bin/python benchmarks/executors.py --data OUT/train [--config tiny-clm]
 
 Prints a Markdown table: CPU seconds until the first step is done (tracing, lowering and compiling; pjrt also with its
 lowered program cached), and CPU milliseconds of a step, the least of the rounds, since other work on the machine only
@@ -39,15 +39,13 @@ from tpu_trainer.support import quiet  # noqa: E402
 from tpu_trainer.training.build import build_task  # noqa: E402
 from tpu_trainer.verbs.command_line import parse  # noqa: E402
 
-_CONFIG = Path(__file__).parent.parent / "trainer" / "configs" / "tiny-clm.yaml"
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", required=True, help="a split's folder, as `prepare` writes it")
-    parser.add_argument("--config", default=str(_CONFIG), help="a configuration of `fit`")
+    parser.add_argument("--config", default="tiny-clm", help="a configuration of `fit`")
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--steps", type=int, default=5, help="steps in a round")
     parser.add_argument("--rounds", type=int, default=5)

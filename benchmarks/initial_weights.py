@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-CONFIG = Path(__file__).resolve().parents[1] / "trainer" / "configs" / "tiny-clm.yaml"
+CONFIG = Path(__file__).resolve().parents[1] / "trainer" / "tpu_trainer" / "configs" / "tiny-clm.yaml"
 # With six layers the scale is 0.29.
 MODEL = {
     "model.config.n_layer": 6,

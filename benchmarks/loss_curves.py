@@ -19,7 +19,6 @@ from tokenmill_reader import Dataset
 from tpu_trainer.data.dataset import open_split
 from tpu_trainer.runs.loss_picture import loss_picture
 
-CONFIGS = Path(__file__).resolve().parents[1] / "trainer" / "configs"
 STEPS = {"tiny-mlm": 7000, "tiny-clm": 3300}
 # For absolute discounting: about the best value in Chen and Goodman, "An empirical study of smoothing
 # techniques" (1999).
@@ -69,7 +68,7 @@ def main() -> None:
     for name, steps in STEPS.items():
         run = args.output / name
         command = [
-            sys.executable, "-m", "tpu_trainer", "fit", "--config", CONFIGS / f"{name}.yaml", "--output_dir", run,
+            sys.executable, "-m", "tpu_trainer", "fit", "--config", name, "--output_dir", run,
             "--data.train", train.path, "--data.validation", validation.path, "--train.steps", steps,
             "--train.evaluate_every", steps // 10, "--train.log_every", 50,
         ]  # fmt: skip

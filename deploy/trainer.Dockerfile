@@ -1,7 +1,7 @@
 # The trainer's images, one target per kind of machine. Build them from the root of the repository:
 #
 #   docker build --file deploy/trainer.Dockerfile --target tpu --tag REGISTRY/trainer:TAG .
-#   docker run --rm -v "$PWD:/data" REGISTRY/trainer:TAG-cpu fit --config configs/tiny-mlm.yaml --data.train /data/…
+#   docker run --rm -v "$PWD:/data" REGISTRY/trainer:TAG-cpu fit --config tiny-mlm --data.train /data/…
 #
 # All packages are installed from the locks. A build without --target gives the last stage: the CPU image.
 
@@ -45,7 +45,6 @@ CMD ["--help"]
 # Each image has a layer of packages, which changes only with the lock, and small layers for the program.
 FROM base AS tpu
 COPY --from=tpu-packages /venv /venv
-COPY trainer/configs ./configs
 COPY reader/tokenmill_reader ./tokenmill_reader
 COPY trainer/tpu_trainer ./tpu_trainer
 # No USER: a TPU's devices (/dev/accel*, /dev/vfio/*) belong to root, on TPU VMs and on Vertex AI.
@@ -56,7 +55,6 @@ RUN TPU_LOAD_LIBRARY=0 python -c "import libtpu, tensorflow, tf_keras; from tpu_
 # For --strategy pjrt on TPUs: TensorFlow only traces, on the CPU.
 FROM base AS pjrt
 COPY --from=pjrt-packages /venv /venv
-COPY trainer/configs ./configs
 COPY reader/tokenmill_reader ./tokenmill_reader
 COPY trainer/tpu_trainer ./tpu_trainer
 # No USER, for the same reason.
@@ -65,7 +63,6 @@ RUN TPU_LOAD_LIBRARY=0 python -c "import jax, libtpu, tensorflow, tf_keras" \
 
 FROM base AS gpu
 COPY --from=gpu-packages /venv /venv
-COPY trainer/configs ./configs
 COPY reader/tokenmill_reader ./tokenmill_reader
 COPY trainer/tpu_trainer ./tpu_trainer
 RUN python -m tpu_trainer fit --help > /dev/null
@@ -73,7 +70,6 @@ USER 10001
 
 FROM base AS cpu
 COPY --from=cpu-packages /venv /venv
-COPY trainer/configs ./configs
 COPY reader/tokenmill_reader ./tokenmill_reader
 COPY trainer/tpu_trainer ./tpu_trainer
 RUN python -m tpu_trainer fit --help > /dev/null

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from beam_pipeline.options.input_options import DatasetConfig, InputConfig, MixItem
     from beam_pipeline.options.verbs import PrepareConfig, TrainTokenizerConfig
     from beam_pipeline.support.errors import DataError, UsageError
-    from beam_pipeline.verbs.estimate import Estimate
-    from beam_pipeline.verbs.results import PreparedDataset, TrainedTokenizer, Verification
+    from beam_pipeline.verbs.results import Estimate, PreparedDataset, TrainedTokenizer, Verification
     from tokenmill.api import estimate, prepare, train_tokenizer, verify
 
 __all__ = [
@@ -47,8 +46,7 @@ _MODULES = {
     "beam_pipeline.options.input_options": ("DatasetConfig", "InputConfig", "MixItem"),
     "beam_pipeline.options.verbs": ("PrepareConfig", "TrainTokenizerConfig"),
     "beam_pipeline.support.errors": ("DataError", "UsageError"),
-    "beam_pipeline.verbs.estimate": ("Estimate",),
-    "beam_pipeline.verbs.results": ("PreparedDataset", "TrainedTokenizer", "Verification"),
+    "beam_pipeline.verbs.results": ("Estimate", "PreparedDataset", "TrainedTokenizer", "Verification"),
     "tokenmill.api": ("estimate", "prepare", "train_tokenizer", "verify"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

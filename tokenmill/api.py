@@ -8,13 +8,13 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from beam_pipeline.options import verbs
 from beam_pipeline.options.from_python import beam_arguments, completed
 from beam_pipeline.support.errors import UsageError
 
 if TYPE_CHECKING:
     from beam_pipeline.options.verbs import PrepareConfig, TrainTokenizerConfig
-    from beam_pipeline.verbs.estimate import Estimate
-    from beam_pipeline.verbs.results import PreparedDataset, TrainedTokenizer, Verification
+    from beam_pipeline.verbs.results import Estimate, PreparedDataset, TrainedTokenizer, Verification
 
 
 def prepare(config: PrepareConfig, **beam_options: Any) -> PreparedDataset:
@@ -34,7 +34,7 @@ def prepare(config: PrepareConfig, **beam_options: Any) -> PreparedDataset:
     """
     from beam_pipeline.verbs import prepare as verb
 
-    config = completed(config)
+    config = _completed(config, "PrepareConfig")
     if config.estimate:
         raise UsageError("estimate=True: writes nothing; call tokenmill.estimate")
     return verb.prepare(config, _beam_arguments(beam_options))
@@ -48,8 +48,7 @@ def estimate(config: PrepareConfig, **beam_options: Any) -> Estimate:
     """
     from beam_pipeline.verbs import prepare as verb
 
-    estimated, _ = verb.estimate_run(completed(config), _beam_arguments(beam_options))
-    return estimated
+    return verb.estimate_run(_completed(config, "PrepareConfig"), _beam_arguments(beam_options))
 
 
 def train_tokenizer(config: TrainTokenizerConfig, **beam_options: Any) -> TrainedTokenizer:
@@ -65,7 +64,7 @@ def train_tokenizer(config: TrainTokenizerConfig, **beam_options: Any) -> Traine
     """
     from beam_pipeline.verbs import train_tokenizer as verb
 
-    return verb.train_tokenizer(completed(config), _beam_arguments(beam_options))
+    return verb.train_tokenizer(_completed(config, "TrainTokenizerConfig"), _beam_arguments(beam_options))
 
 
 def verify(dataset: str | os.PathLike[str], **beam_options: Any) -> Verification:
@@ -84,6 +83,13 @@ def verify(dataset: str | os.PathLike[str], **beam_options: Any) -> Verification
     from beam_pipeline.verbs import verify as verb
 
     return verb.verify(os.fspath(dataset), _beam_arguments(beam_options))
+
+
+def _completed(config: Any, name: str) -> Any:
+    """Returns the complete options of a verb. Raises TypeError if they are those of another."""
+    if type(config) is not getattr(verbs, name):
+        raise TypeError(f"config must be a tokenmill.{name}, not {config!r:.80}")
+    return completed(config)
 
 
 def _beam_arguments(beam_options: Mapping[str, Any]) -> list[str]:

@@ -151,7 +151,7 @@ def bad_records(dataset: OpenDataset, query: Query) -> Values:
     if not files:
         raise NotFound("The run has not recorded any bad records (--on_bad_record skip does).")
     if index >= len(files):
-        raise BadRequest(f"unit is {index}, but there are only {len(files):,} files of bad records")
+        raise BadRequest(f"unit is {index}, but the files of bad records are 0 to {len(files) - 1:,}")
     with filesystem.open_file(files[index]) as file:
         entries = list(islice(_entries(file), wanted.first, wanted.first + PER_PAGE + 1))
     after = before = None

@@ -19,9 +19,7 @@ def _form_of(option: Option) -> Any:
     if option.choices:
         form: Any = re.compile("|".join(option.choices))
     elif option.kind is int:
-        form = (
-            NUMBER if option.bounds is None else range(option.bounds[0], (option.bounds[1] or COUNT[-1]) + 1)
-        )
+        form = NUMBER if option.bounds is None else range(option.bounds[0], option.bounds[1] + 1)
     else:
         form = option.kind
     return form if option.required or option.default is not None else (form, None)

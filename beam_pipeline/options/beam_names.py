@@ -1,7 +1,9 @@
-"""The names of Beam's options, which Beam itself does not check: it ignores unknown ones."""
+"""Beam's options: their names, which Beam itself does not check, and their values."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -27,7 +29,7 @@ def check_names(
         places: The file and line of options that are from a file, by their names without dashes.
 
     Raises:
-        UsageError: If Beam does not know an option, nor does the job service of a runner.
+        UsageError: If Beam does not know an option, nor does the job service of a runner, or a value is invalid.
     """
     if not any(word.startswith("--runner") for word in arguments):
         import_beam()
@@ -40,7 +42,7 @@ def check_names(
     ]
     if stray:
         raise UsageError(f"{stray[0]!r}: belongs to no option; see --help")
-    options = PipelineOptions(list(arguments))
+    options = _parsed(PipelineOptions, arguments)
     unknown = [f"--{name}" for name in unknown_names(options)]
     endpoint = options.view_as(PortableOptions).job_endpoint
     if unknown and endpoint:
@@ -54,6 +56,19 @@ def check_names(
             f"{f'{place}: ' if place else ''}unknown option {', '.join(unknown)}: neither this verb nor Beam has it"
             f"{meant}; see --help"
         )
+
+
+def _parsed(kind: type[PipelineOptions], arguments: Sequence[str]) -> PipelineOptions:
+    """Parses options as Beam does, which prints its usage and ends the process if a value is invalid."""
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            options = kind(list(arguments))
+            options.get_all_options()
+            return options
+    except SystemExit as error:
+        reason = printed.getvalue().rpartition("error: argument ")[2].strip()
+        raise UsageError(f"{reason} (an option of Beam)") from error
 
 
 def unknown_names(options: PipelineOptions) -> list[str]:

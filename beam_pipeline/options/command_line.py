@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,7 +47,8 @@ class _Given:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, text: str) -> NoReturn:
-        raise UsageError(text.removeprefix("argument "))
+        text = re.sub("ignored explicit argument .*", "takes no value", text.removeprefix("argument "))
+        raise UsageError(f"{text}; see --help")
 
 
 def parse(config: type[Options], argv: Sequence[str] | Parsed) -> Parsed:
@@ -158,7 +160,7 @@ def _add(group: Any, option: Option) -> None:
         group.add_argument(f"--{opposite}", dest=option.name, action="store_false", help=argparse.SUPPRESS)
         return
     metavar = f"{{{','.join(option.choices)}}}" if option.choices else option.metavar
-    arguments |= {"nargs": "+"} if option.is_list else {}
+    arguments |= {"nargs": "+", "action": "extend"} if option.is_list else {}
     group.add_argument(f"--{option.flag}", dest=option.name, metavar=metavar, **arguments)
 
 
@@ -205,7 +207,7 @@ def _read(config: type[Options], argv: Sequence[str]) -> _Given:
 def _check_known(config: type[Options], given: _Given) -> None:
     """Raises UsageError if neither the verb nor Beam has one of the arguments that the verb's parser left over."""
     known = [f"--{option.flag}" for option in options_of(config) if not option.positional]
-    known += ["--config", "--print_config"]
+    known += [] if given.places else ["--config", "--print_config"]
     word = given.beam_args[0].partition("=")[0]
     if config.takes_beam_options:
         from beam_pipeline.options.beam_names import check_names  # takes seconds

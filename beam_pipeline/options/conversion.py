@@ -33,7 +33,7 @@ def convert(option: Option, given: Any) -> Any:
     ):  # as a path, it is the current folder
         raise UsageError(f"{label(option)}: must not be empty")
     if option.bounds:
-        _check_bounds(option, values[0])
+        check_bounds(option, values[0], f"{label(option)} {values[0]}")
     return values if option.is_list else values[0]
 
 
@@ -72,8 +72,8 @@ def _shown(given: Any) -> str:
     return str(given).lower() if isinstance(given, bool) else excerpt(str(given))
 
 
-def _check_bounds(option: Option, value: float) -> None:
+def check_bounds(option: Option, value: float, place: str) -> None:
+    """Raises UsageError if a number is not within the option's bounds. The message begins with `place`."""
     minimum, maximum = option.bounds
-    if not (minimum <= value and (maximum is None or value <= maximum)):
-        allowed = f"at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
-        raise UsageError(f"--{option.flag} {value}: must be {allowed}")
+    if not minimum <= value <= maximum:
+        raise UsageError(f"{place}: must be from {minimum} to {maximum}")

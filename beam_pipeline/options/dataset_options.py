@@ -15,6 +15,7 @@ from beam_pipeline.options.option_values import (
     refuse_overwrite_and_resume,
 )
 from beam_pipeline.support.errors import UsageError
+from tokenmill_reader.format.json_form import COUNT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +106,7 @@ class InspectConfig(FinishedDatasetConfig):
     """With --grep: TEXT is a regular expression (Python's re)."""
     ignore_case: bool = option(False, needs="grep")
     """With --grep: ignore case."""
-    most: int = option(20, metavar="N", bounds=(1, None))
+    most: int = option(20, metavar="N", bounds=(1, COUNT[-1]))
     """With --grep: stop after N records."""
 
     def __post_init__(self) -> None:

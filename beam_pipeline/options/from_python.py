@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
+from beam_pipeline.options.conversion import check_bounds
 from beam_pipeline.options.input_options import MixItem
 from beam_pipeline.options.option_fields import Option, Options, build, options_of
 from beam_pipeline.support.errors import UsageError
@@ -82,7 +83,9 @@ def _converted(option: Option, value: Any) -> Any:
         return tuple(_scalar(option, item) for item in value)
     if option.parse and isinstance(value, tuple | list):
         return _parsed_items(option, value)
-    return None if value is None and option.default is None else _scalar(option, value)
+    return (
+        None if value is None and option.default is None and not option.required else _scalar(option, value)
+    )
 
 
 def _parsed_items(option: Option, items: Sequence[Any]) -> tuple[Any, ...]:
@@ -114,10 +117,7 @@ def _check(option: Option, arguments: Mapping[str, Any]) -> None:
     if (option.required or option.is_list) and "" in (value if option.is_list else [value]):
         raise UsageError(f"{option.name}: must not be empty")
     if option.bounds and value is not None:
-        minimum, maximum = option.bounds
-        if not (minimum <= value and (maximum is None or value <= maximum)):
-            allowed = f"at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
-            raise UsageError(f"{option.name}={value!r}: must be {allowed}")
+        check_bounds(option, value, f"{option.name}={value!r}")
 
 
 def _check_exclusive(config: Options, arguments: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from beam_pipeline.options.option_fields import Options, option
 from beam_pipeline.support.errors import UsageError
+from tokenmill_reader.format.json_form import COUNT
 
 _MAX_REPEATS = 1000
 
@@ -128,8 +129,8 @@ class InputConfig(Options):
     """The input. One of `input`, `mix` and `dataset` specifies the documents."""
 
     input: tuple[str, ...] = option((), topic="input", metavar="GLOB", exclusive="source")
-    """Files, globs or folders, local or gs://. In a folder, the .txt, .md, .rst, .jsonl, .ndjson and .parquet files are
-    read, compressed ones as well, but not hidden ones. ** matches any number of folders."""
+    """Files, globs or folders, local or gs://. In a folder, the .txt, .jsonl, .ndjson and .parquet files, markup and
+    source code are read, compressed ones as well, but no hidden ones. ** matches any number of folders."""
     mix: tuple[MixItem, ...] = option((), metavar="GLOB*WEIGHT,…", exclusive="source", parse=parse_mix)
     """Files with weights, e.g. 'books/*.jsonl*2.5,web.txt.gz*0.5'. The weight 2.5 reads every document twice, and a
     seeded half of the documents once more."""
@@ -154,7 +155,7 @@ class InputConfig(Options):
         "\n", metavar="TEXT", parse=parse_separator, default_text="a line end; \\n and \\t are understood"
     )
     """Separator between the texts of several keys, and between the strings of a list."""
-    unit_bytes: int = option(32 << 20, topic="running", metavar="N", unit="MiB", bounds=(1, None))
+    unit_bytes: int = option(32 << 20, topic="running", metavar="N", unit="MiB", bounds=(1, COUNT[-1]))
     """Bytes per work unit."""
     seed: int = 0
     """The seed of the run, which determines the documents that the fractions of weights in `mix` select."""

@@ -29,8 +29,8 @@ class Option:
     """Describes a default that is not a constant."""
     unit: Literal["MiB"] | None = None
     """Unit in which the help shows the default."""
-    bounds: tuple[float, float | None] | None = None
-    """Smallest and largest value; None: no limit."""
+    bounds: tuple[float, float] | None = None
+    """Smallest and largest value."""
     parse: Callable[[str], Any] | None = None
     """Converts the argument to the field's value. May raise UsageError."""
     positional: bool = False

@@ -164,6 +164,10 @@ class PrepareConfig(Options):
                 "--packing none makes whole documents, any other rows"
             )
         check_ids_column(self.ids_column, self.output_format)
+        if isinstance(self.splits, str) or not all(
+            isinstance(pair, tuple | list) and len(pair) == 2 for pair in self.splits
+        ):
+            raise UsageError(f"splits={self.splits!r:.80}: must be a tuple of (name, share) pairs")
         for name in self.split_names:
             check_split_name(name)
         if not self.attention_mask and self.packing not in ("concat", "none"):

@@ -10,6 +10,7 @@ from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.options.option_fields import Options, option
 from beam_pipeline.options.option_values import refuse_overwrite_and_resume
 from beam_pipeline.support.errors import UsageError
+from tokenmill_reader.format.json_form import COUNT
 from tokenmill_reader.format.limits import SEEDS
 
 
@@ -46,7 +47,7 @@ class TrainTokenizerConfig(Options):
     """Number of tokens, special tokens included; fewer if the sample does not support as many."""
     strict: bool = False
     """Fail if the sample does not support --vocab_size tokens."""
-    sample_bytes: int = option(100 << 20, metavar="N", unit="MiB", bounds=(1, None))
+    sample_bytes: int = option(100 << 20, metavar="N", unit="MiB", bounds=(1, COUNT[-1]))
     """Approximate size of the sample: bytes of documents, chosen by the seed."""
     seed: int = option(0, metavar="N", bounds=SEEDS)
     """Seed of the sample, and of the shares of --mix."""

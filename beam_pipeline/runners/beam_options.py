@@ -14,6 +14,8 @@ from apache_beam.options.pipeline_options import (
 )
 
 from beam_pipeline.support import extras
+from beam_pipeline.support.errors import UsageError
+from tokenmill_reader.console.spelling import suggestion
 
 View = TypeVar("View", bound=PipelineOptions)
 
@@ -50,12 +52,23 @@ def parse(argv: Sequence[str]) -> PipelineOptions:
     """Parses Beam's options, whose names are checked already.
 
     Raises:
-        UsageError: If the packages for Dataflow are needed, but not installed.
+        UsageError: If there is no such runner, or the packages for Dataflow are needed, but not installed.
     """
     options = _Options(list(argv))
+    _check_runner(options.view_as(StandardOptions).runner)
     if runs_on_dataflow(options):
         extras.require("gcp", f"--runner {options.view_as(StandardOptions).runner}")
     return options
+
+
+def _check_runner(name: str | None) -> None:
+    known = [path.rpartition(".")[2] for path in StandardOptions.ALL_KNOWN_RUNNERS]
+    if name is None or "." in name:  # a class of another package
+        return
+    if {name.lower(), f"{name.lower()}runner"}.isdisjoint(each.lower() for each in known):
+        raise UsageError(
+            f"--runner {name}: Beam has no such runner{suggestion(name, known)}; it has {', '.join(known)}"
+        )
 
 
 def runs_here(options: PipelineOptions) -> bool:
@@ -99,5 +112,6 @@ def workers_see_local_files(options: PipelineOptions) -> bool:
 
 
 def _runner_name(options: PipelineOptions) -> str:
-    """Returns the name of the runner's class in lower case; "" if none is specified."""
-    return (options.view_as(StandardOptions).runner or "").rpartition(".")[2].lower()
+    """Returns the name of the runner's class in lower case; "" if none is specified. Beam takes `direct`, too."""
+    name = (options.view_as(StandardOptions).runner or "").rpartition(".")[2].lower()
+    return name if not name or name.endswith("runner") else f"{name}runner"

@@ -9,18 +9,18 @@ import queue
 import shlex
 import sys
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 
 import apache_beam as beam
-import grpc
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineState
 
 from beam_pipeline.dataset.lock_holder import Lock
-from beam_pipeline.runners import beam_options, portable
+from beam_pipeline.runners import beam_options, interruption, portable
 from beam_pipeline.runners.dataflow import launch
+from beam_pipeline.runners.worker_failures import WATCH
 from beam_pipeline.support.errors import DataError, WorkerDied, user_message
-from beam_pipeline.support.processes import kill_descendants
 
 
 def run(
@@ -51,7 +51,8 @@ def run(
     if beam_options.runs_on_dataflow(options):
         return launch.run(build, options, lock=lock, wait=wait)
     uses_local_runner = beam_options.runs_here(options) or beam_options.starts_workers_here(options)
-    runner = _local_runner(options) if uses_local_runner else None
+    worker_mark = uuid.uuid4().hex
+    runner = _local_runner(options, worker_mark) if uses_local_runner else None
     pipeline = beam.Pipeline(runner=runner, options=options)
     build(pipeline)
     if portable.is_portable(pipeline):
@@ -60,7 +61,7 @@ def run(
         return True
     try:
         with _errors_reported_once():
-            state = _run_to_end(pipeline)
+            state = _run_to_end(pipeline, worker_mark)
     except Exception as error:
         message = user_message(error)
         if message is None:
@@ -71,7 +72,7 @@ def run(
     return True
 
 
-def _run_to_end(pipeline: beam.Pipeline) -> str:
+def _run_to_end(pipeline: beam.Pipeline, worker_mark: str) -> str:
     """Runs a pipeline and returns its final state.
 
     The pipeline runs in a separate thread, because a worker process of a local run may die (of too little memory, for
@@ -89,29 +90,24 @@ def _run_to_end(pipeline: beam.Pipeline) -> str:
         except BaseException as error:
             outcomes.put(error)
 
-    def handle_thread_failure(failure: threading.ExceptHookArgs) -> None:
-        if failure.thread is not None and "run_worker" in failure.thread.name:
-            outcomes.put(
-                WorkerDied(
-                    f"a worker process died, perhaps of too little memory ({failure.exc_value}); --resume keeps what "
-                    "is finished"
-                )
+    def report_death(error: BaseException) -> None:
+        outcomes.put(
+            WorkerDied(
+                f"a worker process died, perhaps of too little memory ({error}); --resume keeps what is finished"
             )
-        elif not isinstance(failure.exc_value, grpc.RpcError):  # such an error follows the death of a worker
-            previous_hook(failure)
+        )
 
-    previous_hook, threading.excepthook = threading.excepthook, handle_thread_failure
+    others = threading.enumerate()
+    thread = threading.Thread(target=run_pipeline, daemon=True, name="pipeline")
     try:
-        threading.Thread(target=run_pipeline, daemon=True).start()
-        outcome = outcomes.get()
-        if isinstance(outcome, WorkerDied):
-            raise outcome
+        with WATCH.handle(worker_mark, report_death):
+            thread.start()
+            outcome = outcomes.get()
+            if isinstance(outcome, WorkerDied):
+                raise outcome
     except (KeyboardInterrupt, WorkerDied):
-        # Otherwise the runner would log errors of the killed workers. Our own messages do not reach the root logger.
-        logging.getLogger().handlers = [logging.NullHandler()]
-        kill_descendants(os.getpid())
-        raise  # Our excepthook stays, because the runner's threads fail while the process ends.
-    threading.excepthook = previous_hook
+        interruption.stop(thread, worker_mark=worker_mark, others=others)
+        raise
     if isinstance(outcome, BaseException):
         raise outcome
     return outcome
@@ -137,7 +133,7 @@ def _errors_reported_once() -> Iterator[None]:
             logger.removeFilter(is_unreported)
 
 
-def _local_runner(options: PipelineOptions) -> PipelineRunner:
+def _local_runner(options: PipelineOptions, worker_mark: str) -> PipelineRunner:
     """Returns Beam's FnApiRunner, with worker processes that end with this process.
 
     The DirectRunner falls back to the FnApiRunner, but first tries to download another runner. The worker processes
@@ -153,7 +149,13 @@ def _local_runner(options: PipelineOptions) -> PipelineRunner:
         def run_via_runner_api(
             self, pipeline_proto: beam_runner_api_pb2.Pipeline, options: PipelineOptions
         ) -> PipelineResult:
-            command = [sys.executable, "-m", "beam_pipeline.support.worker_process", str(os.getpid())]
+            command = [
+                sys.executable,
+                "-m",
+                "beam_pipeline.support.worker_process",
+                str(os.getpid()),
+                worker_mark,
+            ]
             for environment in pipeline_proto.components.environments.values():
                 if environment.urn == python_urns.SUBPROCESS_SDK:
                     environment.payload = f"exec {shlex.join(command)}".encode()  # a shell runs it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import lzma
+import os
 import zlib
 from collections.abc import Callable
 from typing import BinaryIO, NamedTuple, Protocol
@@ -29,9 +30,10 @@ def codec_of(path: str) -> str | None:
     return _CODECS.get(path[path.rfind(".") :].lower())
 
 
-def uncompressed_name(path: str) -> str:
-    """Removes the extension of a compressed file's path."""
-    return path.rpartition(".")[0] if codec_of(path) else path
+def extension(path: str) -> str:
+    """Returns the extension of a file's path, that of its content if it is compressed, in lower case."""
+    name = path.rpartition(".")[0] if codec_of(path) else path
+    return os.path.splitext(name)[1].lower()  # noqa: PTH122 (may be a URL)
 
 
 class _TrailingDataError(OSError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from beam_pipeline.options.input_options import Document, InputConfig
-from beam_pipeline.sources.listing import extension
+from beam_pipeline.sources.compression import extension
 
 # Documents with markup, and source code, by the extension of their files. A line of them is not a text. (But .xml and
 # .sql files are often dumps of a whole corpus or database.)

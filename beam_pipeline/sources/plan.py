@@ -10,13 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
-from beam_pipeline.options.input_options import Document, InputConfig, MixItem
+from beam_pipeline.options.input_options import Document, InputConfig
 from beam_pipeline.sources import jsonl, parquet
-from beam_pipeline.sources.compression import codec_of
+from beam_pipeline.sources.compression import codec_of, extension
 from beam_pipeline.sources.content import HEAD, open_text
 from beam_pipeline.sources.cutting import FileRange, InputFile, ListedFile, byte_ranges, common_folder, cut
 from beam_pipeline.sources.document_kinds import common_kind, document_kind
-from beam_pipeline.sources.listing import extension, list_items
+from beam_pipeline.sources.listing import list_items
 from beam_pipeline.sources.opening import open_start
 from beam_pipeline.sources.units import WorkUnit
 from beam_pipeline.support import filesystem
@@ -159,9 +159,8 @@ def _large_units(units: Sequence[WorkUnit], unit_bytes: int) -> str | None:
 
 def _list_files(config: InputConfig, local_files: bool, skip_bad: bool) -> list[ListedFile]:
     option = "--mix" if config.mix else "--input"
-    items = config.mix or [MixItem(pattern, 1, 0.0) for pattern in config.input]
     with elapsed("listing the input"):
-        sizes, item_by_path = list_items(items, option, exclusive=bool(config.mix))
+        sizes, item_by_path = list_items(config, option)
         files = [InputFile(path, sizes[path], _format(path, config.input_format)) for path in sorted(sizes)]
     for file in tracked(files, len(files), label="check", unit="files"):
         _check_file(file, option, local_files, config.input_format)

@@ -41,6 +41,17 @@ def kill_descendants(ancestor: int) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def command_line(pid: int) -> list[str]:
+    """Returns the words of a process's command; none if it has ended."""
+    if not Path("/proc/self/cmdline").exists():  # macOS
+        listing = subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True)
+        return listing.stdout.split()
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").replace("\0", " ").split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
 def _processes() -> list[tuple[int, int]]:
     """Returns the process id and the parent's process id of each running process."""
     if not Path("/proc/self/stat").exists():  # macOS

@@ -1,6 +1,8 @@
 """Worker processes that exit when their launcher does. As a program, runs Beam's worker for a local run.
 
-python -m beam_pipeline.support.worker_process LAUNCHER_PID
+python -m beam_pipeline.support.worker_process LAUNCHER_PID MARK
+
+The mark distinguishes the workers of one run.
 """
 
 from __future__ import annotations

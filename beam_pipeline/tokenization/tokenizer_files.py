@@ -37,7 +37,7 @@ from beam_pipeline.tokenization.tokenizer_config import (
     is_of_version_5,
     named_tokens,
 )
-from beam_pipeline.tokenization.tokenizer_json import LoadedTokenizer, load_tokenizer
+from beam_pipeline.tokenization.tokenizer_json import LoadedTokenizer, entries, load_tokenizer
 from tokenmill_reader.console.escaping import excerpt
 
 # The usual names of special tokens, for folders that do not define their roles.
@@ -51,6 +51,9 @@ _WELL_KNOWN = {
     "unk": ("<unk>", "[UNK]", "<|unk|>"),
 }
 
+
+# Four times the largest vocabulary in use. Engines have tables of all ids, which would fill the memory for larger ones.
+_MAX_ID = (1 << 22) - 1
 
 # The options of transformers' classes that are paths of files.
 _PATHS = re.compile(r".*_file|(source|target)_spm|vocab")
@@ -119,11 +122,18 @@ def _converted(
 
 def _load_json(data: bytes, path: str) -> LoadedTokenizer:
     try:
-        return load_tokenizer(data.decode())
+        loaded = load_tokenizer(data.decode())
     except Exception as error:  # the library raises plain Exception
         raise UsageError(
             f"--tokenizer {path}: tokenizer.json cannot be loaded: {first_line(error)}"
         ) from error
+    token, number = max(entries(loaded.parsed["model"]), key=lambda entry: entry[1], default=("", 0))
+    if number > _MAX_ID:
+        raise UsageError(
+            f"--tokenizer {path}: the token '{excerpt(token)}' in tokenizer.json has the id {number:,}, and ids are "
+            f"{_MAX_ID:,} at most; check that it is a tokenizer"
+        )
+    return loaded
 
 
 def _with_clean_configs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import apache_beam as beam
@@ -28,7 +29,7 @@ from beam_pipeline.support.amounts import counted
 from beam_pipeline.support.console import print_document
 from beam_pipeline.support.errors import DataError, UsageError
 from beam_pipeline.verbs.report import write_report
-from beam_pipeline.verbs.summary import print_submitted
+from beam_pipeline.verbs.results import PreparedDataset, read_summary
 from beam_pipeline.views.reading import FinishedSplit, open_dataset
 from tokenmill_reader.format.inputs import inputs_entry
 from tokenmill_reader.format.manifest import output_format_of
@@ -42,6 +43,7 @@ def main(argv: Sequence[str] | Parsed) -> None:
         UsageError: If options, dataset and output contradict each other. Nothing is written then.
         DataError: If the folder is not a finished dataset, or it is damaged.
     """
+    began = time.monotonic()
     config, beam_args = parse(ConvertConfig, argv)
     launch = launching.begin("convert", beam_args, config.output)
     source = filesystem.absolute(config.dataset)
@@ -53,7 +55,10 @@ def main(argv: Sequence[str] | Parsed) -> None:
         if held is not None:
             is_done = _make(launch, held, config, source, splits)
     if not is_done:
-        print_submitted(config.console, config.output)
+        if config.console.json:
+            print_document(PreparedDataset(output=launch.output, finished=False).to_json())
+        else:
+            print(f"{config.output} will be complete when the job is done")
         return
     if held is None and not config.console.json:
         print(f"{config.output} already contains this dataset, finished: nothing to do")
@@ -61,12 +66,8 @@ def main(argv: Sequence[str] | Parsed) -> None:
         with launch.hold(filesystem.join(launch.output, STAGING), fingerprint):
             write_report(launch.output)
     if config.console.json:
-        written = {
-            split.name: {"records": split.manifest["num_records"], "shards": len(split.manifest["shards"])}
-            for split in splits
-        }
-        results = {"output": launch.output, "finished": True, "output_format": config.output_format}
-        print_document(results | {"splits": written})
+        seconds = None if held is None else time.monotonic() - began
+        print_document(read_summary(launch.output, names, seconds).to_json())
         return
     for split in splits:
         shards = counted(len(split.manifest["shards"]), "shard")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ import numpy as np
 
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.engines.documents import DocumentTokenizer
-from beam_pipeline.engines.token_arrays import id_dtype
 from beam_pipeline.formats.base import DocumentFormat, RowFormat
 from beam_pipeline.formats.choice import format_for
 from beam_pipeline.options.prepare_options import PrepareConfig
@@ -26,43 +24,17 @@ from beam_pipeline.sources.reading import describe
 from beam_pipeline.sources.units import BadRecord, DocumentBatch
 from beam_pipeline.sources.windows import SampleWindow, is_at_beginning, windows
 from beam_pipeline.steps.unit_rows import UnitRows
-from beam_pipeline.support import filesystem, memory
+from beam_pipeline.support import memory
 from beam_pipeline.support.errors import DataError
 from beam_pipeline.tokenization.description import TokenizerDescription
 from beam_pipeline.tokenization.template import Template
+from beam_pipeline.verbs.costs import OutputSize, dataflow_cost, needed_memory
+from beam_pipeline.verbs.results import Estimate, MachineCost
 
 _SAMPLED_SHARE = 1 / 200
 _MIN_SAMPLE_BYTES, _MAX_SAMPLE_BYTES = 8 << 20, 64 << 20  # bytes
 _ENCODED_ROWS = 4096
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """The estimated output of a run, all splits together."""
-
-    sample_bytes: int
-    """Bytes of text in the sample."""
-    windows: int
-    """The number of places of the input in the sample."""
-    documents: float
-    tokens: float
-    document_error: float
-    """Standard error of `documents`, as a share of them. 0 if the sample is the whole input."""
-    token_error: float
-    """Standard error of `tokens`, as a share of them."""
-    rows: float
-    record_bytes: float
-    """Average size of a row's record in its file."""
-    seconds: float
-    """The time that reading, tokenizing, packing and encoding would take in this process."""
-    second_error: float
-    """Standard error of `seconds`, as a share of them."""
-    longest_bytes: int
-    """Bytes of UTF-8 of the longest document in the sample."""
-    has_beginnings: bool
-    """Whether some windows are beginnings of files or row groups: the rest can differ, so errors are unknown."""
-    has_one_place: bool
-    """Whether the sample is a part of the input from a single place, so errors are unknown."""
+_SECONDS_TO_START = 5  # imports, Beam's graph, and at the end the report
 
 
 def estimate(
@@ -106,18 +78,28 @@ def estimate(
         num_rows, _ = total([sums.rows for sums in window_sums])
     else:
         num_rows = sample.statistics.rows * (tokens / sample.statistics.tokens)
+    output = OutputSize(tokens=tokens, rows=num_rows, record_bytes=encoded.bytes / encoded.rows)
+    longest_bytes = max(sums.longest_bytes for sums in window_sums)
+    staged_bytes = output.staged_bytes(config, tokenizer.vocab_size)
+    text_bytes = max(input_plan.bytes, int(tokens * memory.TEXT_BYTES_PER_TOKEN))
     return Estimate(
+        input_bytes=input_plan.bytes,
         sample_bytes=sum(sums.bytes for sums in window_sums),
-        windows=len(window_sums),
-        documents=documents,
+        places=len(window_sums),
+        documents=round(documents),
+        tokens=round(tokens),
+        bytes=round(num_rows * output.record_bytes),
         document_error=document_error,
-        tokens=tokens,
         token_error=token_error,
-        rows=num_rows,
-        record_bytes=encoded.bytes / encoded.rows,
-        seconds=seconds + encoded.seconds / encoded.rows * num_rows,
         second_error=second_error,
-        longest_bytes=max(sums.longest_bytes for sums in window_sums),
+        longest_document_bytes=longest_bytes,
+        splits=output.splits(config),
+        this_machine=MachineCost(
+            seconds=round(seconds + encoded.seconds / encoded.rows * num_rows + _SECONDS_TO_START, 1),
+            memory_bytes=needed_memory(config, text_bytes, tokenizer.vocab_size, longest_bytes=longest_bytes),
+            staged_bytes=staged_bytes,
+        ),
+        dataflow=dataflow_cost(input_plan.bytes, staged_bytes, dict(config.prices)),
         has_beginnings=not is_whole_input and any(is_at_beginning(sums.window.unit) for sums in window_sums),
         has_one_place=not is_whole_input and len(window_sums) == 1,
     )
@@ -273,38 +255,3 @@ def _encode(
         shard_format.write(blocks, file, index)
         size = file.tell() + index.tell()
     return _Encoded(sum(map(len, blocks)), size, time.perf_counter() - start_time)
-
-
-def likely_records(config: PrepareConfig, input_bytes: int) -> int:
-    """Returns the approximate number of records in the largest shard; 0 for documents, which are not kept in memory.
-
-    Args:
-        config: The run's options.
-        input_bytes: Bytes of text.
-    """
-    if config.max_length is None:
-        return 0
-    share = max(share for _, share in config.splits)
-    rows = math.ceil(share * input_bytes / memory.TEXT_BYTES_PER_TOKEN / config.max_length)
-    return min(config.shard_size, rows) if config.shard_size else math.ceil(rows / config.num_shards)
-
-
-def needed_memory(config: PrepareConfig, input_bytes: int, vocab_size: int, *, longest_bytes: int) -> int:
-    """Returns the estimated peak memory of a run in this process, in bytes.
-
-    Args:
-        config: The run's options.
-        input_bytes: Bytes of text.
-        vocab_size: The number of the tokenizer's ids.
-        longest_bytes: Bytes of the longest document that is known.
-    """
-    id_bytes = id_dtype(vocab_size).itemsize
-    return memory.estimate(
-        input_bytes=input_bytes,
-        id_bytes=id_bytes,
-        shard_bytes=likely_records(config, input_bytes) * (config.max_length or 0) * id_bytes,
-        statistics_bytes=8 * vocab_size * len(config.splits),
-        longest_bytes=longest_bytes,
-        groups_rows=not filesystem.is_local(config.output) and config.packing != "none",
-        groups_hashes=config.dedup == "exact",
-    )

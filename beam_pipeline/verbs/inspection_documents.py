@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from beam_pipeline.verbs.results import SplitSummary
 from beam_pipeline.views.reading import FinishedSplit, Origin, Row
 from tokenmill_reader.format.manifest import output_format_of
 
@@ -35,10 +36,7 @@ def summary_document(splits: Sequence[FinishedSplit]) -> dict[str, Any]:
         "features": list(first["features"]),
         "output_format": output_format_of(first),
         "excluded": first["excluded"],
-        "splits": {
-            split.name: split.manifest["totals"] | {"shards": len(split.manifest["shards"])}
-            for split in splits
-        },
+        "splits": {split.name: asdict(SplitSummary.read(split.manifest)) for split in splits},
     }
 
 

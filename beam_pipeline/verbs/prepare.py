@@ -34,12 +34,13 @@ from beam_pipeline.tokenization.load_check import check_copy
 from beam_pipeline.tokenization.template import Template
 from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
 from beam_pipeline.verbs.analysis import Lengths, analyze, describe_lengths
-from beam_pipeline.verbs.estimate import Estimate, estimate, likely_records, needed_memory
-from beam_pipeline.verbs.estimate_lines import describe_estimate, estimate_document
+from beam_pipeline.verbs.costs import likely_records, needed_memory
+from beam_pipeline.verbs.estimate import estimate
+from beam_pipeline.verbs.estimate_lines import describe_estimate
 from beam_pipeline.verbs.first_look import check_documents
 from beam_pipeline.verbs.report import write_report
-from beam_pipeline.verbs.results import PreparedDataset, read_summary
-from beam_pipeline.verbs.summary import print_submitted, print_summary
+from beam_pipeline.verbs.results import Estimate, PreparedDataset, read_summary
+from beam_pipeline.verbs.summary import print_summary
 from beam_pipeline.views.round_trip import RoundTrip
 from tokenmill_reader.console.elapsed import elapsed
 from tokenmill_reader.format.inputs import describe_inputs, encode_inputs
@@ -112,19 +113,18 @@ def main(argv: Sequence[str] | Parsed) -> None:
     """
     config, beam_args = parse(PrepareConfig, argv)
     if config.estimate:
-        estimated, checked = estimate_run(config, beam_args)
-        arguments = (estimated, config, checked.planned, checked.tokenizer.vocab_size)
+        estimated = estimate_run(config, beam_args)
         if config.console.json:
-            print_document(estimate_document(*arguments))
+            print_document(estimated.to_json())
             return
-        for line in describe_estimate(*arguments):
+        for line in describe_estimate(estimated, config):
             print(line)
         return
     prepared = prepare(config, beam_args)
-    if not prepared.finished:
-        print_submitted(config.console, config.output)
-    elif config.console.json:
+    if config.console.json:
         print_document(prepared.to_json())
+    elif not prepared.finished:
+        print(f"{config.output} will be complete when the job is done")
     else:
         if prepared.seconds is None:
             print(f"{config.output} already contains this dataset, finished: nothing to do")
@@ -227,7 +227,7 @@ def check_run(config: PrepareConfig, launch: Launch, planned: InputPlan | None =
     )
 
 
-def estimate_run(config: PrepareConfig, beam_args: Sequence[str]) -> tuple[Estimate, CheckedRun]:
+def estimate_run(config: PrepareConfig, beam_args: Sequence[str]) -> Estimate:
     """Estimates the output and cost of a run from a sample of its input, and writes nothing.
 
     Raises:
@@ -236,7 +236,7 @@ def estimate_run(config: PrepareConfig, beam_args: Sequence[str]) -> tuple[Estim
     launch = launching.begin("prepare", beam_args, config.output)
     checked = check_run(config, launch)
     with elapsed("preparing a sample"):
-        estimated = estimate(
+        return estimate(
             config,
             checked.planned,
             checked.tokenizer,
@@ -244,7 +244,6 @@ def estimate_run(config: PrepareConfig, beam_args: Sequence[str]) -> tuple[Estim
             pad_id=checked.pad_id,
             threads=beam_options.process_threads(launch.options),
         )
-    return estimated, checked
 
 
 def _make(launch: Launch, held: Lock, checked: CheckedRun) -> bool:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # Beam takes seconds to import
 
 @dataclass(frozen=True, kw_only=True)
 class SplitSummary:
-    """The figures of a split."""
+    """The figures of a split, from its manifest."""
 
     documents: int
     bytes: int
@@ -34,10 +34,15 @@ class SplitSummary:
     """Tokens per row; None if the records are documents."""
     shards: int
 
+    @classmethod
+    def read(cls, content: Mapping[str, Any]) -> SplitSummary:
+        """Returns the figures of a manifest."""
+        return cls(**content["totals"], max_length=content["max_length"], shards=len(content["shards"]))
+
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedDataset:
-    """A dataset that `prepare` has made, or has submitted a job for."""
+    """A dataset that `prepare` or `convert` has made, or has submitted a job for."""
 
     output: str
     """The dataset's folder, absolute."""
@@ -76,6 +81,73 @@ class PreparedDataset:
         rows = [[name, *asdict(split).values()] for name, split in self.splits.items()]
         header = ["split", *SplitSummary.__dataclass_fields__]
         return _table(self.output, header, rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimatedSplit:
+    """The estimated figures of a split."""
+
+    tokens: int
+    rows: int
+    shards: int
+    bytes: int
+    """Size of the shards."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineCost:
+    """What a run takes on this machine."""
+
+    seconds: float
+    memory_bytes: int
+    staged_bytes: int
+    """Bytes in the output folder while the run lasts, besides the shards."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataflowCost:
+    """What a run takes on Dataflow."""
+
+    vcpu_hours: float
+    shuffled_bytes: int
+    dollars: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """What `prepare` would make and take, estimated from a sample. It does not detect duplicates.
+
+    An `…_error` is a standard error as a share of the value, 0 if the sample is the whole input.
+    """
+
+    input_bytes: int
+    sample_bytes: int
+    """Bytes of text in the sample."""
+    places: int
+    """The number of places of the input in the sample."""
+    documents: int
+    tokens: int
+    bytes: int
+    """Size of the shards of all splits."""
+    document_error: float
+    token_error: float
+    second_error: float
+    longest_document_bytes: int
+    """Bytes of UTF-8 of the longest document in the sample."""
+    splits: Mapping[str, EstimatedSplit]
+    this_machine: MachineCost
+    dataflow: DataflowCost
+    has_beginnings: bool
+    """Whether a part of the sample is beginnings of files or row groups: the rest can differ, so errors are unknown."""
+    has_one_place: bool
+    """Whether the sample is a part of the input from a single place, so errors are unknown."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the estimate as JSON values. An error that is unknown is null."""
+        values = asdict(self)
+        if values.pop("has_beginnings") | values.pop("has_one_place"):
+            values |= dict.fromkeys(("document_error", "token_error", "second_error"))
+        return values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,9 +245,7 @@ def read_summary(
     summaries = {}
     for name in splits:
         content = manifest.read_manifest(filesystem.join(output, name))
-        summaries[name] = SplitSummary(
-            **content["totals"], max_length=content["max_length"], shards=len(content["shards"])
-        )
+        summaries[name] = SplitSummary.read(content)
     return PreparedDataset(
         output=output,
         finished=True,

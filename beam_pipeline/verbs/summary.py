@@ -7,23 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from beam_pipeline.dataset import manifest
-from beam_pipeline.options.console_options import ConsoleConfig
 from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.amounts import counted, megabytes
-from beam_pipeline.support.console import print_document
 from tokenmill_reader.format.names import REPORT
 
 # Hugging Face's tokenizers takes about ten times as long as an engine. Above these shares, it takes much of the time.
 _MANY_DOCUMENTS, _MUCH_TEXT = 0.1, 0.01
-
-
-def print_submitted(console: ConsoleConfig, output: str) -> None:
-    """Prints that a job will finish the output. `output` is the folder as the user gave it."""
-    if console.json:
-        print_document({"output": filesystem.absolute(output), "finished": False})
-    else:
-        print(f"{output} will be complete when the job is done")
 
 
 def print_summary(config: PrepareConfig, output: str, seconds: float | None) -> None:
@@ -80,11 +70,10 @@ def _next_steps(config: PrepareConfig, output: str, split_manifest: Mapping[str,
     if split_manifest["max_length"] is None or config.output_format != "tfrecord":
         return  # tokenmill-trainer does not read it
     train = "train" if "train" in names else names[0]
-    options = [f"--data.train {shlex.quote(filesystem.join(output, train))}"]
+    objective = "clm" if split_manifest["tokenizer"]["special_token_ids"].get("mask") is None else "mlm"
+    options = [f"--config tiny-{objective}", f"--data.train {shlex.quote(filesystem.join(output, train))}"]
     if "validation" in names and train != "validation":
         options.append(f"--data.validation {shlex.quote(filesystem.join(output, 'validation'))}")
-    if split_manifest["tokenizer"]["special_token_ids"].get("mask") is None:
-        options.append("--objective clm")
     yield f"train   tokenmill-trainer fit {' '.join(options)} --output_dir run"
 
 

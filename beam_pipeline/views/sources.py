@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from beam_pipeline.sources.listing import extension
+from beam_pipeline.sources.compression import extension
 from beam_pipeline.sources.units import WorkUnit
 from beam_pipeline.views.reading import FinishedSplit
 

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,7 +75,9 @@ def test_estimate_writes_nothing_and_a_tokenizer_can_be_trained(corpus: Path, tm
     assert trained.vocab_size == 400
     assert trained.to_json()["sample_documents"] == 1000
     config = config_of(corpus, trained.output, tmp_path / "out")
-    assert tokenmill.estimate(config).documents == pytest.approx(1000, rel=0.05)
+    estimated = tokenmill.estimate(config)
+    assert estimated.documents == pytest.approx(1000, rel=0.05)
+    assert estimated.to_json()["splits"]["train"]["rows"] == estimated.splits["train"].rows > 0
     assert not (tmp_path / "out").exists()
 
 
@@ -80,16 +90,27 @@ def test_estimate_writes_nothing_and_a_tokenizer_can_be_trained(corpus: Path, tm
         ({"shard_size": 5, "num_shards": 2}, "contradict each other"),
         ({"splits": (("a", 0.5),)}, "add up to 0.5"),
         ({"splits": (("a", "x"),)}, "NAME=SHARE"),
+        ({"splits": {"train": 1.0}}, "must be a tuple of .name, share. pairs"),
+        ({"splits": "train=1"}, "must be a tuple of .name, share. pairs"),
+        ({"tokenizer": None}, "tokenizer=None: must be a str"),
         ({"input": tokenmill.InputConfig()}, "one of input, mix, dataset_name is required"),
         ({"input": tokenmill.InputConfig(input="a.txt")}, "must be a tuple of str"),
         ({"estimate": True}, "call tokenmill.estimate"),
         ({"nonsense": 1}, "unknown option --nonsense"),
+        (
+            {"direct_num_workers": "many"},
+            "--direct_num_workers: invalid int value: 'many' .an option of Beam.",
+        ),
     ],
 )
 def test_a_wrong_option_is_an_error_before_anything_is_written(
     tmp_path: Path, options: dict[str, object], message: str
 ) -> None:
-    beam_options = {"nonsense": options.pop("nonsense")} if "nonsense" in options else {}
+    names = options.keys() & {"nonsense", "direct_num_workers"}
+    beam_options, options = (
+        {name: options[name] for name in names},
+        {name: value for name, value in options.items() if name not in names},
+    )
     values = {"input": tokenmill.InputConfig(input=("a",)), "tokenizer": "t", "output": str(tmp_path / "out")}
     with pytest.raises(tokenmill.UsageError, match=message):
         tokenmill.prepare(tokenmill.PrepareConfig(**{**values, **options}), **beam_options)
@@ -124,3 +145,61 @@ def test_importing_tokenmill_imports_neither_beam_nor_numpy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+@pytest.fixture
+def other_child() -> Iterator[subprocess.Popen]:
+    """A process that the program has started, and that no run may touch."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        yield child
+        child.communicate(b"\n")
+    assert child.returncode == 0
+
+
+@pytest.mark.parametrize("mode", ["in_memory", pytest.param("multi_processing", marks=pytest.mark.wide)])
+def test_ctrl_c_in_a_notebook_stops_the_run_and_nothing_else(
+    mode: str, corpus: Path, tokenizer_folder: Path, tmp_path: Path, other_child: subprocess.Popen
+) -> None:
+    config = config_of(corpus, tokenizer_folder, tmp_path / "out", max_length=32, shard_size=60)
+
+    def interrupt() -> None:
+        deadline = time.monotonic() + 120
+        while not list(tmp_path.glob("out/train/*.tfrecord")) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
+    before = set(threading.enumerate())
+    handlers = list(logging.getLogger().handlers)
+    threading.Thread(target=interrupt).start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            tokenmill.prepare(config, direct_running_mode=mode)
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert other_child.poll() is None
+    assert logging.getLogger().handlers == handlers
+    if mode == "in_memory":
+        started = set(threading.enumerate()) - before
+        assert not [thread.name for thread in started if thread.name == "pipeline"], "the run goes on"
+    resumed = tokenmill.prepare(replace(config, resume=True))
+    assert resumed.splits["train"].documents == 1000
+    assert tokenmill.verify(tmp_path / "out")
+
+
+def test_options_of_another_verb_are_a_type_error() -> None:
+    for value in (None, {"input": "x"}, tokenmill.PrepareConfig):
+        with pytest.raises(TypeError, match=r"must be a tokenmill\.TrainTokenizerConfig, not "):
+            tokenmill.train_tokenizer(value)
+
+
+def test_runs_in_several_threads_keep_the_hook_of_the_program(
+    corpus: Path, tokenizer_folder: Path, tmp_path: Path
+) -> None:
+    hook = threading.excepthook
+    with ThreadPoolExecutor(2) as pool:
+        configs = [config_of(corpus, tokenizer_folder, tmp_path / name) for name in ("a", "b")]
+        first, second = pool.map(tokenmill.prepare, configs)
+    assert threading.excepthook is hook
+    assert content(tmp_path / "a" / "train") == content(tmp_path / "b" / "train")
+    assert first.splits == second.splits

@@ -47,7 +47,7 @@ def test_every_verb_prints_one_document(
     assert estimate["splits"]["train"]["shards"] == train["shards"]
     assert document(capsys, "prepare", *prepare, "--resume") == made | {"seconds": None}
     summary = document(capsys, "inspect", str(out))
-    assert summary["splits"]["train"] == {key: value for key, value in train.items() if key != "max_length"}
+    assert summary["splits"] == made["splits"]
     record = document(capsys, "inspect", str(out), "--record", "train:0:0", "--tokens")
     assert record["tokens"] == sum(len(stretch["ids"]) for stretch in record["stretches"])
     text = record["stretches"][0]["text"]
@@ -60,7 +60,7 @@ def test_every_verb_prints_one_document(
     converted = document(
         capsys, "convert", str(out), "--output_format", "parquet", "--output", str(tmp_path / "new")
     )
-    assert converted["splits"]["train"] == {"records": train["rows"], "shards": train["shards"]}
+    assert converted["splits"] == made["splits"]
     (out / "train" / "statistics.json").unlink()
     broken = document(capsys, "verify", str(out), status=1)
     assert broken["defects"] == len(broken["folders"][0]["defects"]) == 1
@@ -98,10 +98,19 @@ def test_prepare_ends_with_the_report_and_commands_for_the_dataset(
         program, verb, *words = shlex.split(steps[name])
         assert program == "tokenmill"
         assert parse(VERBS[verb], words).config.dataset == str(out)
-    assert shlex.split(steps["train"])[:6] == [
-        *("tokenmill-trainer", "fit", "--data.train", f"{out}/train"),
+    config = "tiny-mlm"  # the tokenizer has a mask token
+    assert shlex.split(steps["train"])[:8] == [
+        *("tokenmill-trainer", "fit", "--config", config, "--data.train", f"{out}/train"),
         *("--data.validation", f"{out}/validation"),
     ]
+    assert (Path(__file__).parents[2] / f"trainer/tpu_trainer/configs/{config}.yaml").is_file()
+    without_mask = (
+        (tokenizer_folder / "tokenizer_config.json").read_text().replace('"mask_token": "<mask>", ', "")
+    )
+    shutil.copytree(tokenizer_folder, tmp_path / "tokenizer")
+    (tmp_path / "tokenizer/tokenizer_config.json").write_text(without_mask)
+    assert __main__.run("prepare", arguments(corpus, tmp_path / "tokenizer", tmp_path / "causal")) == 0
+    assert " --config tiny-clm --data.train " in capsys.readouterr().out
 
 
 def test_a_usage_error_is_on_stderr_alone(capsys: pytest.CaptureFixture[str]) -> None:

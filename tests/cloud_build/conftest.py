@@ -98,7 +98,7 @@ def run_here(*arguments: str, **variables: str) -> None:
 def build_of(sandbox: Sandbox, tag: str, **values: str) -> Build:
     """Returns a build of a tag: a small dataset, a small model."""
     options = {"_PREPARE_OPTIONS": ROWS, "_SPLITS": "train=0.9,validation=0.1", "_FIT_OPTIONS": FIT}
-    return Build(sandbox, LAUNCH, TAG_NAME=tag, **{"_CONFIG": "configs/tiny-clm.yaml", **options, **values})
+    return Build(sandbox, LAUNCH, TAG_NAME=tag, **{"_CONFIG": "tiny-clm", **options, **values})
 
 
 def metrics(sandbox: Sandbox, run: str) -> list[dict]:

@@ -37,7 +37,7 @@ def test_a_tag_becomes_a_model_of_known_provenance(
         "dataset": f"gs://{BUCKET}/datasets/v1-0",
         "dataset_fingerprint": json.loads(manifest)["fingerprint"],
         "train_manifest_sha256": hashlib.sha256(manifest).hexdigest(),
-        "config": "configs/tiny-clm.yaml",
+        "config": "tiny-clm",
         "fit_options": FIT,
     }
     assert f"TOKENMILL_PIPELINE_IMAGE={PIPELINE}" in inspect(PIPELINE)["OCIv1"]["config"]["Env"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -118,3 +119,13 @@ def test_links_of_a_released_readme_are_absolute_and_lead_to_files(folder: str):
     for kind, path in re.findall(r"\]\(https://host\.example/o/r/(\w+)/v1\.2/([^)#\s]+)", released):
         assert (ROOT / path).exists(), path
         assert kind == ("raw" if path.endswith((".png", ".svg")) else "blob")
+
+
+def test_compiled_code_with_paths_of_this_machine_is_not_published(tmp_path: Path):
+    for content in (b"code", bytes(Path.home()) + b"/rows.c"):
+        with zipfile.ZipFile(tmp_path / "a.whl", "w") as wheel:
+            wheel.writestr("native/_rows.so", content)
+        if content.startswith(b"code"):
+            build_distributions.check_compiled_code(tmp_path)
+    with pytest.raises(SystemExit, match=r"_rows\.so contains paths of this machine"):
+        build_distributions.check_compiled_code(tmp_path)

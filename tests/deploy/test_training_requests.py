@@ -15,7 +15,7 @@ ACCOUNT = "tokenmill-trainer@my-project.iam.gserviceaccount.com"
 
 
 def test_a_custom_job_of_vertex() -> None:
-    command = ["launch", "--config", "configs/roberta-base.yaml", "--output_dir", "gs://bucket/runs/first"]
+    command = ["launch", "--config", "roberta-base", "--output_dir", "gs://bucket/runs/first"]
     command += ["--data.train", "gs://bucket/d/train", "--cloud.project", "my-project"]
     command += ["--cloud.zone", "europe-west4-b", "--cloud.image", IMAGE, "--cloud.service_account", ACCOUNT]
     command += ["--cloud.service", "vertex", "--cloud.spot", "true", "--cloud.dry_run", "true"]

@@ -8,6 +8,7 @@ import json
 import random
 import re
 import shlex
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ NOT_RUN = {
     r"tokenmill-trainer launch": "needs Google Cloud; tests/tpu_trainer/verbs/test_launch.py has a stand-in",
     r"tokenmill-trainer compile-check": "needs the TPU's compiler; make test-tpu-check has it",
     r"tokenmill-trainer (fit|evaluate|export|fill-mask|generate)": (
-        "needs TensorFlow and minutes; tests/end_to_end/test_demo.py and tests/tpu_trainer run these verbs"
+        "needs TensorFlow and minutes; those of README and first-steps run below, tests/tpu_trainer has the verbs"
     ),
     r"make (setup|demo|test|release|fuzz|lint|docs-options|compile-check)\b": "runs the tests, or takes minutes",
     r"make test-(export|transformers|wheels|tpu-check|engines)\b": ("runs the tests, or takes minutes"),
@@ -116,6 +117,46 @@ def test_the_command_works_as_it_is_written(
         output.unlink()
     monkeypatch.chdir(tmp_path)
     run_successfully(verb, *itertools.takewhile(lambda word: word != ">", words))
+
+
+# Appended to the documented `fit`, which takes minutes.
+FEWER_STEPS = ["--train.steps", "2", "--schedule.warmup_steps", "1"]
+
+
+@pytest.mark.parametrize(
+    ("page", "folder"),
+    [
+        pytest.param("README.md", ".", id="README"),
+        pytest.param("docs/first-steps.md", "first", marks=pytest.mark.wide, id="first-steps"),
+    ],
+)
+def test_training_works_as_it_is_written_with_fewer_steps(
+    page: str,
+    folder: str,
+    place: Path,
+    run_successfully: Callable[..., Any],
+    trainer_python: Path,
+    tmp_path: Path,
+) -> None:
+    for name in ("demo", "trainer"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    run_successfully(
+        *("prepare", "--input", place / "corpus" / "*", "--tokenizer", place / "tokenizer", "--append_eos"),
+        *("--max_length", "128", "--splits", "train=0.9,validation=0.1"),
+        *("--output", tmp_path / folder / "dataset"),
+    )
+    training_commands = [words for words in commands(ROOT / page) if words[0] == "tokenmill-trainer"]
+    assert [verb for _, verb, *_ in training_commands if verb != "evaluate"] == ["fit", "export", "generate"]
+    for program, verb, *words in training_commands:
+        arguments = [*words, *FEWER_STEPS] if verb == "fit" else words
+        done = subprocess.run(
+            [trainer_python.with_name(program), verb, *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, f"{program} {verb}: {done.stderr}"
+    assert done.stdout.strip()  # of generate
 
 
 def test_every_command_is_run_or_listed_with_the_reason() -> None:

@@ -22,7 +22,6 @@ os.environ.setdefault(
 )
 
 import tensorflow as tf
-import tf_keras as keras
 from tensorflow.python.framework import ops
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
@@ -51,7 +50,6 @@ def release_memory() -> None:
     registry = ops.gradient_registry._registry
     for name in [name for name in registry if name.startswith("CustomGradient")]:
         del registry[name]
-    keras.backend.clear_session()
     gc.collect()
     if sys.platform == "linux":
         ctypes.CDLL("libc.so.6").malloc_trim(0)

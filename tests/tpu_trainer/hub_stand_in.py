@@ -48,7 +48,9 @@ class HubStandIn:
             body_json = json.loads(body)
             name = f"{body_json['organization'] or 'me'}/{body_json['name']}"
             exists = name in self.repositories
-            self.repositories.setdefault(name, Repository(is_private=bool(body_json.get("private"))))
+            self.repositories.setdefault(
+                name, Repository(is_private=body_json.get("visibility") == "private")
+            )
             return 409 if exists else 200, {"url": f"{self.url}/{name}"}
         if (method, path) == ("POST", "/api/validate-yaml"):
             return (200, {"errors": [], "warnings": []}) if b"---" in body else (400, {"errors": []})
@@ -70,7 +72,7 @@ class HubStandIn:
         return 404, {"error": f"{method} {path}: not an endpoint of the stand-in"}
 
     def _mode(self, file: dict[str, Any]) -> dict[str, Any]:
-        is_large = file["path"].endswith((".safetensors", ".h5"))
+        is_large = file["path"].endswith(".safetensors")
         return {"path": file["path"], "uploadMode": "lfs" if is_large else "regular", "shouldIgnore": False}
 
     def _object(self, entry: dict[str, Any]) -> dict[str, Any]:
@@ -110,7 +112,7 @@ def hub_stand_in() -> Iterator[HubStandIn]:
 
         def _respond(self) -> None:
             body = self._body()
-            if not self.path.startswith("/lfs/"):  # those URLs need no token
+            if not self.path.startswith(("/lfs/", "/api/validate-yaml")):  # these need no token
                 hub.tokens.add(self.headers.get("Authorization"))
             status, answer = hub.answer(self.command, self.path.split("?")[0], body)
             data = json.dumps(answer).encode()

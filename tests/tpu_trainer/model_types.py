@@ -1,124 +1,96 @@
-"""Small configurations of every supported model type."""
+"""Small models of every supported type."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
+import numpy as np
 import pytest
+from transformers import CONFIG_MAPPING
 
-from tpu_trainer.config import ObjectiveName
-from tpu_trainer.network.model_types import CONFIG_VALUES, EXPORTABLE
+from tpu_trainer.config import ModelConfig, ObjectiveName
+from tpu_trainer.data.vocabulary import Vocabulary
+from tpu_trainer.network.configuration import configure
+from tpu_trainer.network.families.registry import FAMILIES
+from tpu_trainer.network.model import LanguageModel
+from tpu_trainer.network.transformer import Computation
+from tpu_trainer.network.weights import Network
 
-_BERT = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
-_GPT = {"n_embd": 16, "n_layer": 2, "n_head": 2}
-_XLM = {"emb_dim": 16, "n_layers": 2, "n_heads": 2}
-# The published DeBERTa's values; transformers' defaults are BERT's.
-_RELATIVE = {"relative_attention": True, "position_biased_input": False, "pos_att_type": ["c2p", "p2c"]}
-_SIZES: dict[str, dict[str, Any]] = {
-    "ctrl": _GPT | {"dff": 24},
-    "deberta": _BERT | _RELATIVE,
-    "deberta-v2": _BERT | _RELATIVE,
-    "distilbert": {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24},
-    "electra": _BERT | {"embedding_size": 8},
-    "flaubert": _XLM,
-    "gpt2": _GPT,
-    "gptj": _GPT | {"rotary_dim": 4},
-    "mistral": _BERT | {"num_key_value_heads": 1},
-    "opt": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "ffn_dim": 24}
-    | {"word_embed_proj_dim": 16},
-    "rembert": _BERT | {"input_embedding_size": 8, "output_embedding_size": 8},
-    "roformer": _BERT | {"embedding_size": 8},
-    "xlm": _XLM,
+_SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "intermediate_size": 24,
+    "ffn_dim": 24,
+    "hidden_dim": 24,
+    "word_embed_proj_dim": 16,
+    "embedding_size": 8,
+    "rotary_dim": 4,
 }
-ALL: list[tuple[ObjectiveName, str]] = [
-    (objective, model_type) for objective in EXPORTABLE for model_type in sorted(EXPORTABLE[objective])
-]
-_DIFFERENT = frozenset(
-    (("mlm", "roberta"), ("mlm", "deberta-v2"), ("mlm", "xlm"), ("clm", "gpt2"), ("clm", "mistral"))
-)
-EVERY_TYPE = [pytest.param(*each, marks=() if each in _DIFFERENT else pytest.mark.wide) for each in ALL]
+# What distinguishes a type from the others.
+_OTHER: dict[str, dict[str, Any]] = {
+    "gemma2": {"sliding_window": 4},
+    "gemma3_text": {"sliding_window": 4},
+    "modernbert": {"local_attention": 8, "global_attn_every_n_layers": 2},
+    "olmo3": {"sliding_window": 4},
+    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
+}
+ALL: list[tuple[ObjectiveName, str]] = sorted((family.objective, name) for name, family in FAMILIES.items())
+_DIFFERENT = frozenset(("gemma3_text", "gpt2", "llama", "modernbert", "qwen3_moe", "roberta"))
+EVERY_TYPE = [pytest.param(*each, marks=() if each[1] in _DIFFERENT else pytest.mark.wide) for each in ALL]
 """Parameters of tests: `make test` runs the types that differ most, `make test-all` all."""
 
 
 def small_config(model_type: str) -> dict[str, Any]:
     """Returns values of --model.config for a model of two layers."""
-    return dict(_SIZES.get(model_type, _BERT))
-
-
-# For each supported value that is not a size, one that differs from small_config and from transformers' default.
-_OTHER_VALUES: dict[str, Any] = {
-    "activation": "tanh",
-    "activation_function": "tanh",
-    "conv_act": "relu",
-    "conv_kernel_size": 3,
-    "embed_init_std": 0.3,
-    "gelu_activation": False,
-    "hidden_act": "tanh",
-    "init_std": 0.3,
-    "initializer_range": 0.3,
-    "layer_norm_eps": 0.1,
-    "layer_norm_epsilon": 0.1,
-    "max_position_embeddings": 40,
-    "max_relative_positions": 8,
-    "n_head": 4,
-    "n_heads": 4,
-    "n_inner": 40,
-    "n_positions": 40,
-    "norm_rel_ebd": "layer_norm",
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "pos_att_type": ["p2c"],
-    "position_biased_input": True,
-    "position_buckets": 4,
-    "rms_norm_eps": 0.1,
-    "rope_theta": 50.0,
-    "rotary_dim": 2,
-    "rotary_value": True,
-    "share_att_key": True,
-    "sliding_window": 20,
-    "type_vocab_size": 3,
-    "word_embed_proj_dim": 8,
-}
-
-
-def other_configs(model_type: str) -> list[dict[str, Any]]:
-    """Returns small configurations that together change all supported values."""
-    names = CONFIG_VALUES[model_type]
-    other_values = {name: value for name, value in _OTHER_VALUES.items() if name in names}
-    config = small_config(model_type) | other_values | dropout_config(model_type, 0.2)
-    if model_type != "opt":
-        return [config]
-    # OPT has its final norm only if norms precede the layers.
-    return [config | {"do_layer_norm_before": False}, config | {"_remove_final_layer_norm": True}]
-
-
-# The values of wide models.
-VOCABULARY, LENGTH = 512, 64
-
-
-def wide_config(model_type: str) -> dict[str, Any]:
-    """Returns a small configuration, but wide enough to measure the distribution of a matrix's weights."""
-    return {
-        name: 4 * value if type(value) is int and value >= 8 else value
-        for name, value in small_config(model_type).items()
-    }
-
-
-def name_pattern(name: str) -> str:
-    """Returns a weight's PyTorch name with * for the layer number."""
-    return re.sub(r"\.\d+\.", ".*.", name)
-
-
-DROPOUT = (
-    "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "resid_pdrop", "embd_pdrop",
-    "attn_pdrop",
-)  # fmt: skip
+    kind = CONFIG_MAPPING[model_type]
+    known = kind().to_dict()
+    values = {name: value for name, value in _SIZES.items() if kind.attribute_map.get(name, name) in known}
+    return values | _OTHER.get(model_type, {})
 
 
 def dropout_config(model_type: str, rate: float) -> dict[str, Any]:
     """Returns values of --model.config that set all dropout rates of the network to `rate`."""
-    from transformers import CONFIG_MAPPING
+    return {
+        name: rate
+        for name in CONFIG_MAPPING[model_type]().to_dict()
+        if ("dropout" in name or name.endswith("pdrop"))
+        and not name.startswith(("classifier", "summary", "seq_classif", "qa_"))
+    }
 
-    defaults = CONFIG_MAPPING[model_type]()
-    return {name: rate for name in DROPOUT if hasattr(defaults, name)}
+
+def model_of(
+    model_type: str,
+    vocabulary: Vocabulary,
+    *,
+    length: int,
+    noise: float = 0.1,
+    computation: Computation | None = None,
+    **values: Any,
+) -> LanguageModel:
+    """Returns a small model, without dropout if not configured.
+
+    Args:
+        model_type: Its type.
+        vocabulary: The tokenizer's.
+        length: Tokens in a row.
+        noise: Standard deviation of what is added to each weight: biases start at 0, where a mistake would not show.
+        computation: How to compute it.
+        values: Further values of --model.config.
+    """
+    config = small_config(model_type) | dropout_config(model_type, 0.0) | values
+    objective = FAMILIES[model_type].objective
+    configuration = configure(
+        ModelConfig(type=model_type, config=config),
+        objective=objective,
+        vocabulary=vocabulary,
+        max_length=length,
+    )
+    network = Network(configuration.architecture, seed=3)
+    if noise:
+        rng = np.random.default_rng(0)
+        for weight in network.weights.values():
+            weight.assign_add(rng.normal(scale=noise, size=weight.shape).astype(np.float32))
+    return LanguageModel(network=network, vocabulary=vocabulary, objective=objective, computation=computation)

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import TFPreTrainedModel
 
+from tests.tpu_trainer.model_types import model_of, small_config
 from tests.tpu_trainer.tiny import MAX_LENGTH
 from tpu_trainer.config import DataConfig, FitConfig, ModelConfig
 from tpu_trainer.data.vocabulary import Vocabulary
+from tpu_trainer.exports.checkpoint_export import write_model
+from tpu_trainer.network.configuration import Configuration, configure
+from tpu_trainer.network.families.registry import FAMILIES
 from tpu_trainer.network.model import LanguageModel
 from tpu_trainer.runs.checkpoint import Checkpoints, State, named_variables
 from tpu_trainer.runs.metrics import MetricsLog
@@ -20,19 +23,22 @@ GPT2 = {"n_embd": 16, "n_layer": 2, "n_head": 2}
 ROBERTA = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 
 
-def network_of(model_type: str, values: dict[str, Any], vocabulary: Vocabulary) -> TFPreTrainedModel:
-    """Returns a network with the padded vocabulary and no weight equal to 0."""
-    model = LanguageModel.create(
-        ModelConfig(type=model_type, config=values),
-        objective="clm" if model_type in ("ctrl", "gpt2") else "mlm",
+def configuration_of(model_type: str, vocabulary: Vocabulary, **values: Any) -> Configuration:
+    """Returns the configuration of `model_of` for rows of MAX_LENGTH tokens."""
+    return configure(
+        ModelConfig(type=model_type, config=small_config(model_type) | values),
+        objective=FAMILIES[model_type].objective,
         vocabulary=vocabulary,
         max_length=MAX_LENGTH,
-        seed=3,
     )
-    rng = np.random.default_rng(0)
-    for variable in model.network.trainable_variables:
-        variable.assign_add(rng.normal(scale=0.2, size=variable.shape).astype(np.float32))
-    return model.network
+
+
+def export_of(model_type: str, vocabulary: Vocabulary, folder: Path, **values: Any) -> LanguageModel:
+    """Writes a model, in which no weight is 0, into a folder; returns it."""
+    model = model_of(model_type, vocabulary, length=MAX_LENGTH, noise=0.2, **values)
+    weights = {name: variable.numpy() for name, variable in model.network.weights.items()}
+    write_model(configuration_of(model_type, vocabulary, **values), weights, folder, vocabulary=vocabulary)
+    return model
 
 
 def snapshot(state: State) -> dict[str, np.ndarray]:
@@ -64,11 +70,11 @@ def run_of(path: Path, tokenizer_folder: Path, vocabulary: Vocabulary) -> RunFol
             entry | {"name": "OUT/validation", "use": "validation", "rows": 67, "tokens": None},
         ]
     )
-    network = network_of("gpt2", GPT2, vocabulary)
+    network = model_of("gpt2", vocabulary, length=MAX_LENGTH, noise=0.2, **GPT2).network
     checkpoints = Checkpoints(folder.checkpoints, keep=3)
     log = MetricsLog(folder, last_step=0, tensorboard=False)
     for step, loss in ((10, 3.0), (20, 1.5), (30, 2.0)):
-        values = snapshot({"network": network})
+        values = snapshot({"network": network.weights})
         checkpoints.write(step, values, metadata={"max_length": MAX_LENGTH, "data": "f"})
         if step < 30:
             checkpoints.record(step, validation_loss=loss)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from beam_pipeline.verbs import prepare
 from tests.beam_pipeline.browsing.chromium import Chromium, program
 from tests.beam_pipeline.browsing.conftest import Client
+from tests.beam_pipeline.runs import arguments
 
 pytestmark = pytest.mark.skipif(
     program() is None, reason="there is no Chromium here (Debian's package chromium)"
@@ -55,6 +57,17 @@ def test_pages_fit_a_phone_and_are_readable(page: Chromium, client: Client, data
     assert page.evaluate("getComputedStyle(document.body).backgroundColor").startswith(
         "rgb(2" if not dark else "rgb(20,"
     )
+
+
+def test_long_paths_of_bad_records_fit_a_phone(
+    page: Chromium, serve: Callable[[Path], Client], tokenizer_folder: Path, tmp_path: Path
+):
+    source, out = tmp_path / f"{'long_' * 20}.jsonl", tmp_path / ("out" * 20)
+    source.write_text('{"text": "fine"}\n{"text": 7}\n')
+    options = ["--on_bad_record", "skip", "--max_bad_ratio", "1"]
+    prepare.main(arguments(source, tokenizer_folder, out, *options))
+    page.open(serve(out).url + "bad", width=390)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_keys_page_and_search(page: Chromium, client: Client):

@@ -40,6 +40,10 @@ def test_options_are_the_same_with_hyphens_and_with_underscores() -> None:
     assert parsed.beam_args == ["--job_name", "a-b", "--save_main_session"]
 
 
+def test_inputs_that_are_named_one_by_one_are_all_read() -> None:
+    assert parse(PrepareConfig, ["--input", "b", "c", *NEEDED]).config.input.input == ("b", "c", "a")
+
+
 def test_hyphens_in_values_and_after_two_dashes_stay() -> None:
     assert parse(VERBS["inspect"], ["o", "--grep", "--no-such thing"]).config.grep == "--no-such thing"
     assert parse(VERBS["inspect"], ["--", "--my-data"]).config.dataset == "--my-data"
@@ -53,6 +57,8 @@ def test_hyphens_in_values_and_after_two_dashes_stay() -> None:
         (["prepare", "--packing", "bestfit"], "--packing bestfit: must be .*; did you mean best_fit[?]"),
         (["prepare", "--max-length", "1e3"], "--max_length 1e3: must be a whole number"),
         (["inspect", "--recrod", "train:0:0"], "unknown option --recrod; did you mean --record[?]"),
+        (["inspect", "a", "--grep", "b", "--most", str(2**64)], f"--most {2**64}: must be from 1 to {2**53 - 1}"),
+        (["inspect", "a", "--json=1"], "--json: takes no value; see --help"),
         (["inspect", "a", "b"], "'b': belongs to no option"),
         (["prepare", "verify"], "'verify': belongs to no option"),
         (["prepare", "--overwrite"], "missing: --input or --mix or --dataset_name, --tokenizer, --output; see --help"),

@@ -63,6 +63,7 @@ def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:
         ("max_lenght: 64", "unknown option --max_lenght: .* did you mean --max_length[?]"),
         ("vocab_size: 64", "unknown option --vocab_size: neither this verb nor Beam has it"),
         ("max-length: 64\nmax_length: 64", "max_length is already set in .*:4; remove one"),
+        ("config: b.yaml", "unknown option --config: neither this verb nor Beam has it; see --help"),
         ("runer: x", "unknown option --runer: .* did you mean --runner[?]"),
         ("packing: bestfit", "--packing bestfit: must be .*; did you mean best_fit[?]"),
         ("max_length: 64.0", "--max_length 64.0: must be a whole number"),

@@ -98,7 +98,7 @@ def test_split_names_what_is_read_and_what_is_written(
             ["--dataset_name", "d", "--split", "train[:10%]"],
             r"use --dataset_split 'train\[:10%\]' --split NAME",
         ),
-        (["--input", "a", "--unit_bytes", "0"], "--unit_bytes 0: must be at least 1"),
+        (["--input", "a", "--unit_bytes", "0"], "--unit_bytes 0: must be from 1 to 9007199254740991"),
     ],
 )
 def test_what_does_not_fit_together(argv: list[str], reason: str) -> None:

@@ -5,7 +5,9 @@ import copy
 import pytest
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
 
+from beam_pipeline.options.beam_names import check_names
 from beam_pipeline.runners import beam_options
+from beam_pipeline.support.errors import UsageError
 
 
 @pytest.mark.parametrize("runner", ["", "DirectRunner", "FnApiRunner", "PrismRunner", "DataflowRunner"])
@@ -21,6 +23,7 @@ def test_which_runners_start_worker_processes(runner: str) -> None:
     [
         ([], True),
         (["--runner", "DirectRunner"], True),
+        (["--runner", "direct"], True),
         (["--runner", "apache_beam.runners.portability.fn_api_runner.FnApiRunner"], True),
         (["--runner", "PrismRunner"], True),
         (["--runner", "DataflowRunner"], False),
@@ -32,6 +35,19 @@ def test_which_runners_start_worker_processes(runner: str) -> None:
 )
 def test_which_workers_see_local_files(argv: list[str], visible: bool) -> None:
     assert beam_options.workers_see_local_files(beam_options.parse(argv)) == visible
+
+
+def test_a_runner_that_beam_lacks_is_an_error_before_the_input_is_listed() -> None:
+    with pytest.raises(UsageError, match=r"--runner FlinkRuner: .* did you mean FlinkRunner[?]"):
+        beam_options.parse(["--runner", "FlinkRuner"])
+
+
+def test_a_wrong_value_is_one_error_without_beams_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(
+        UsageError, match=r"^--direct_num_workers: invalid int value: 'x' .an option of Beam.$"
+    ):
+        check_names(["--direct_num_workers", "x"], [])
+    assert capsys.readouterr() == ("", "")
 
 
 def test_views_are_made_once_and_share_their_values(monkeypatch) -> None:

@@ -58,14 +58,17 @@ def test_repeats_count_as_text_to_read(write) -> None:
     assert plan(InputConfig(mix=parse_mix(f"{path}*2.5"))).bytes == 300
 
 
-NO_TEXT = "is a folder without .txt, .md, .rst, .jsonl, .ndjson, .parquet files (it has files of other kinds (1 .py))"
+NO_TEXT = (
+    "is a folder without .jsonl, .ndjson, .parquet, .txt files, markup or source code (it has files of other kinds "
+    "(1 .log))"
+)
 
 
 def test_a_folder_gives_the_text_files_below_it(write, caplog) -> None:
     text_paths = [
         write(name, "text\n") for name in ("in/a.txt", "in/b/c.md", "in/b/d [1].TXT", "in/b/e.ndjson")
     ]
-    for name in ("in/code.py", "in/.hidden.txt", "in/.git/x.txt", "in/_staging/y.txt", "in/z.csv"):
+    for name in ("in/w.log", "in/.hidden.txt", "in/.git/x.txt", "in/_staging/y.txt", "in/z.csv"):
         write(name, "x\n")
     folder = Path(text_paths[0]).parent
     (folder / "link").symlink_to(folder / "b")
@@ -76,9 +79,31 @@ def test_a_folder_gives_the_text_files_below_it(write, caplog) -> None:
             result = plan(InputConfig(input=(str(pattern),))).files
         assert [file.path for file in result] == sorted(map(str, text_paths))
         assert caplog.messages == [
-            f"--input {pattern}: leaves out links to folders (2), files whose name, or a folder's, begins with . or _ "
-            "(3), files of other kinds (1 .csv, 1 .py)"
+            f"--input {pattern}: leaves out links to folders (2), hidden files (3), files of other kinds "
+            "(1 .csv, 1 .log)"
         ]
+
+
+def test_a_folder_gives_its_source_code_but_no_binary_files_or_installed_packages(write, caplog) -> None:
+    names = ["app.js", "module.ts", "package/__init__.py", "page.html"]
+    paths = [write(f"in/{name}", "x = 1\n") for name in names]
+    write("in/video.ts", b"G@\0\x10\0\0\xb0" + b"\xff\0" * 200)
+    for name in (
+        "node_modules/left/index.js",
+        ".git/hooks/a.py",
+        "__pycache__/a.py",
+        ".eslintrc.js",
+        "_part.txt",
+    ):
+        write(f"in/{name}", "x")
+    folder = str(Path(paths[0]).parent)
+    with caplog.at_level("INFO"):
+        result = plan(InputConfig(input=(folder,)))
+    assert [file.path for file in result.files] == paths
+    assert result.config.document == "file"
+    assert caplog.messages == [f"--input {folder}: leaves out hidden files (5), binary files (1)"]
+    with pytest.raises(UsageError, match="is a folder without"):
+        plan(InputConfig(input=(folder,), input_format="jsonl"))
 
 
 def test_a_pattern_names_the_links_that_it_does_not_follow(write, caplog) -> None:
@@ -106,7 +131,7 @@ def test_a_pattern_names_the_links_that_it_does_not_follow(write, caplog) -> Non
 def test_nothing_matches(folder: Path, monkeypatch, pattern: str, reason: str) -> None:
     monkeypatch.chdir(folder)
     (folder / "bare").mkdir()
-    (folder / "bare" / "x.py").write_text("x")
+    (folder / "bare" / "x.log").write_text("x")
     with pytest.raises(UsageError) as error:
         plan(InputConfig(input=("a.txt", pattern)))
     assert str(error.value) == reason

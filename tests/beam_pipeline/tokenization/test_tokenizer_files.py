@@ -105,6 +105,12 @@ def _cut(name: str) -> Callable[[Path], None]:
     return change
 
 
+def _with_a_huge_id(folder: Path) -> None:
+    parts = json.loads((folder / "tokenizer.json").read_text())
+    parts["model"]["vocab"]["forged"] = 1 << 31
+    (folder / "tokenizer.json").write_text(json.dumps(parts))
+
+
 CUSTOM = {"tokenizer_class": "MyTokenizer", "auto_map": {"AutoTokenizer": ["my_code.MyTokenizer", None]}}
 FAST = {**CUSTOM, "auto_map": {"AutoTokenizer": ["my_code.MyTokenizer", "my_code.MyTokenizerFast"]}}
 
@@ -113,6 +119,7 @@ FAST = {**CUSTOM, "auto_map": {"AutoTokenizer": ["my_code.MyTokenizer", "my_code
     ("files", "change", "reason"),
     [
         ({"tokenizer_config": PLAIN}, _cut("tokenizer.json"), "tokenizer.json cannot be loaded"),
+        ({"tokenizer_config": PLAIN}, _with_a_huge_id, "token 'forged' .* has the id 2,147,483,648, and ids"),
         ({"tokenizer_config": PLAIN}, _cut("tokenizer_config.json"), "tokenizer_config.json is not JSON"),
         ({"tokenizer_config": [1]}, None, "tokenizer_config.json does not contain a JSON object"),
         ({"tokenizer_config": {**PLAIN, "added_tokens_decoder": {"x": 1}}}, None, "added_tokens_decoder"),

@@ -149,7 +149,7 @@ def test_grep_stops_at_most_and_takes_regular_expressions(inspect, dataset: Path
         (["--regex"], "requires --grep"),
         (["--grep", "(", "--regex"], "is not a regular expression"),
         (["--grep", ""], "is empty"),
-        (["--grep", "a", "--most", "0"], "at least 1"),
+        (["--grep", "a", "--most", "0"], "must be from 1 to"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -168,7 +168,7 @@ def test_what_a_killed_run_left_is_cleared_away(corpus_files: Path, tmp_path: Pa
     ("options", "message"),
     [
         (["--vocab_size", "299"], "must be from 300"),
-        (["--sample_bytes", "0"], "must be at least 1"),
+        (["--sample_bytes", "0"], "must be from 1 to"),
         (["--lowercase"], "requires --model wordpiece"),
         (["--normalize", "--model", "wordpiece"], "folds white space anyway"),
         (["--push_to_hub", "a/b/c"], "--push_to_hub a/b/c: "),

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_split
 from tokenmill_reader import Mixture, Order
+from tpu_trainer.config import TrainConfig
 from tpu_trainer.data.batches import EvaluationRows, NumberedBatches, RowStream
 from tpu_trainer.data.dataset import open_split
 from tpu_trainer.data.mixture import open_mixture
@@ -68,6 +69,28 @@ def test_the_stream_follows_the_order_over_epochs_and_resumes_by_step(
         for path, slot in stream.records(5)
     ]
     assert numbers == order.rows(5).tolist()
+
+
+def test_a_growing_batch_reads_the_same_rows_in_smaller_steps(dataset: Path) -> None:
+    train = TrainConfig(batch_size=24, accumulation=4, batch_ramp=6)
+    data = mixture(dataset / "train")
+    stream = RowStream(
+        data=data, batch_size=24, seed=9, window_shards=3, micro_batch_starts=train.micro_batch_starts
+    )
+    order, position = Order(data, seed=9, batch_size=1, window=3), 0
+    for step, batch in enumerate(take(stream, 0, 9)):
+        assert position == train.rows_before(step)
+        micro_batches = batch["row"].reshape(-1, 4).T  # as Task divides them
+        count = [1, 1, 2, 3, 3, 4, 4, 4, 4][step]
+        assert (micro_batches[count:] == -1).all()
+        rows = [int(order.rows(position + index)[0]) for index in range(6 * count)]
+        assert micro_batches[:count].T.reshape(-1).tolist() == rows
+        assert len(stream.records(step)) == len(rows)
+        unused = batch["row"] < 0
+        np.testing.assert_array_equal(batch["input_ids"][~unused], data[np.array(rows)]["input_ids"])
+        assert not batch["attention_mask"][unused].any()
+        position += 6 * count
+    assert take(stream, 4, 1)[0]["row"].tolist() == stream.rows(4).tolist()
 
 
 def test_another_number_of_processes_loses_and_repeats_no_row(dataset: Path) -> None:

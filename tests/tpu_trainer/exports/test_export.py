@@ -5,25 +5,25 @@ tests/tpu_trainer_export loads exports of every model type in PyTorch.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import yaml
 from safetensors.numpy import load_file
-from transformers import AutoTokenizer, TFAutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoTokenizer
 
-from tests.tpu_trainer.model_types import small_config
 from tests.tpu_trainer.numpy_models import gpt2_logits, roberta_logits
 from tests.tpu_trainer.tiny import MAX_LENGTH
-from tests.tpu_trainer.trained import GPT2, ROBERTA, network_of, run_of
-from tpu_trainer.config import ModelConfig
+from tests.tpu_trainer.trained import GPT2, configuration_of, export_of, run_of
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.exports.checkpoint_export import export_checkpoint, trim_vocabulary, write_network
-from tpu_trainer.exports.initial_weights import load_weights
-from tpu_trainer.network import initial_values
-from tpu_trainer.network.initial_values import InitialValues
+from tpu_trainer.exports.checkpoint_export import export_checkpoint
+from tpu_trainer.exports.config_file import config_text
+from tpu_trainer.exports.weight_files import WeightFiles, write_weights
 from tpu_trainer.network.model import LanguageModel
+from tpu_trainer.network.transformer import Inputs
 from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.support.errors import UsageError
@@ -35,9 +35,15 @@ def run(tokenizer_folder: Path, vocabulary: Vocabulary, tmp_path: Path) -> RunFo
     return run_of(tmp_path / "run", tokenizer_folder, vocabulary)
 
 
+IDS = np.random.default_rng(1).integers(5, 50, MAX_LENGTH).astype(np.int32)
+
+
+def logits_of(model: LanguageModel) -> np.ndarray:
+    return model.logits_at(Inputs(tf.constant(IDS[None]))).numpy()[0, :, :50]
+
+
 def test_gpt2s_file_gives_its_logits_in_numpy(vocabulary: Vocabulary, tmp_path: Path) -> None:
-    network = trim_vocabulary(network_of("gpt2", GPT2, vocabulary), vocabulary, "clm")
-    write_network(network, tmp_path)
+    model = export_of("gpt2", vocabulary, tmp_path, n_embd=16)
     weights = load_file(tmp_path / "model.safetensors")
     block = {
         "ln_1.weight": (16,),
@@ -60,79 +66,52 @@ def test_gpt2s_file_gives_its_logits_in_numpy(vocabulary: Vocabulary, tmp_path: 
         "transformer.ln_f.bias": (16,),
     } | {f"transformer.h.{layer}.{name}": shape for layer in (0, 1) for name, shape in block.items()}
     assert {name: array.shape for name, array in weights.items()} == expected
-    ids = np.random.default_rng(1).integers(5, 50, MAX_LENGTH)
-    np.testing.assert_allclose(
-        gpt2_logits(weights, ids, heads=2, layers=2, epsilon=network.config.layer_norm_epsilon),
-        network(input_ids=ids[None].astype(np.int32)).logits.numpy()[0],
-        rtol=1e-4,
-        atol=1e-5,
-    )
-    loaded = TFAutoModelForCausalLM.from_pretrained(tmp_path, use_safetensors=False)
-    for weight, loaded_weight in zip(network.weights, loaded.weights, strict=True):
-        np.testing.assert_array_equal(weight.numpy(), loaded_weight.numpy())
+    actual = gpt2_logits(weights, IDS, heads=2, layers=2, epsilon=1e-5)
+    np.testing.assert_allclose(actual, logits_of(model), rtol=1e-4, atol=1e-5)
 
 
 def test_robertas_file_gives_its_logits_in_numpy(vocabulary: Vocabulary, tmp_path: Path) -> None:
-    network = network_of("roberta", ROBERTA, vocabulary)
-    trimmed = trim_vocabulary(network, vocabulary)
-    write_network(trimmed, tmp_path)
-    ids = np.random.default_rng(1).integers(5, 50, MAX_LENGTH)
-    epsilon = network.config.layer_norm_eps
-    actual = roberta_logits(
-        load_file(tmp_path / "model.safetensors"), ids, heads=2, layers=2, pad_id=1, epsilon=epsilon
+    model = export_of("roberta", vocabulary, tmp_path, layer_norm_eps=1e-5)
+    weights = load_file(tmp_path / "model.safetensors")
+    actual = roberta_logits(weights, IDS, heads=2, layers=2, pad_id=1, epsilon=1e-5)
+    np.testing.assert_allclose(actual, logits_of(model), rtol=1e-4, atol=1e-5)
+
+
+def test_large_models_are_written_in_parts_with_an_index(tmp_path: Path) -> None:
+    shapes = {"a": (30, 2), "b": (7,), "c": (60, 2), "d": (2, 2)}  # c is larger than a file
+    rng = np.random.default_rng(0)
+    values = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    write_weights(tmp_path, iter(values.items()), shapes, max_bytes=300)
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    assert index["metadata"]["total_size"] == 4 * (60 + 7 + 120 + 4)
+    assert len(set(index["weight_map"].values())) == 2
+    files = WeightFiles(tmp_path, "folder")
+    for name, value in values.items():
+        np.testing.assert_array_equal(files.read(name), value)
+        np.testing.assert_array_equal(load_file(tmp_path / index["weight_map"][name])[name], value)
+
+
+def test_a_width_equal_to_the_padded_vocabulary_is_not_cut(vocabulary: Vocabulary, tmp_path: Path) -> None:
+    export_of("roberta", vocabulary, tmp_path, hidden_size=128)
+    weights = load_file(tmp_path / "model.safetensors")
+    assert weights["roberta.embeddings.word_embeddings.weight"].shape == (50, 128)
+    assert weights["lm_head.dense.weight"].shape == (128, 128)
+
+
+def test_what_transformers_4_reads_of_rotations_says_the_same(vocabulary: Vocabulary) -> None:
+    scaling = {"rope_type": "linear", "factor": 2.0}
+    rope = scaling | {"rope_theta": 500.0}
+    written = json.loads(
+        config_text(configuration_of("llama", vocabulary, rope_parameters=rope), vocabulary=50)
     )
-    expected = network(input_ids=ids[None].astype(np.int32)).logits.numpy()[0, :, :50]
-    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("other_form", ["tf_model.h5", "model.safetensors"])
-def test_training_continues_from_a_ctrl_whose_vocabulary_is_not_padded(
-    vocabulary: Vocabulary, tmp_path: Path, other_form: str
-) -> None:
-    network = network_of("ctrl", small_config("ctrl"), vocabulary)
-    # PyTorch's output bias is a vector, TensorFlow's has the shape [1, vocabulary].
-    (bias,) = network.get_bias().values()
-    bias.assign(np.arange(vocabulary.padded_size, dtype=np.float32)[None])
-    write_network(trim_vocabulary(network, vocabulary, "clm"), tmp_path)
-    (tmp_path / other_form).unlink()
-    loaded = network_of("ctrl", small_config("ctrl"), vocabulary)
-    load_weights(loaded, str(tmp_path), vocabulary)
-    for weight, loaded_weight in zip(network.weights, loaded.weights, strict=True):
-        unpadded = tuple(slice(vocabulary.size if n == vocabulary.padded_size else n) for n in weight.shape)
-        np.testing.assert_array_equal(
-            weight.numpy()[unpadded], loaded_weight.numpy()[unpadded], err_msg=weight.name
-        )
-
-
-def test_postponed_weights_are_those_of_the_file(
-    vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(initial_values, "_LEAST_ELEMENTS", 2)
-    network = network_of("gpt2", small_config("gpt2"), vocabulary)
-    write_network(trim_vocabulary(network, vocabulary, "clm"), tmp_path)
-    loaded, initial = network_of("gpt2", small_config("gpt2"), vocabulary), InitialValues()
-    with initial.postponed():
-        postponed = LanguageModel.create(
-            ModelConfig(type="gpt2", config=small_config("gpt2")),
-            objective="clm",
-            vocabulary=vocabulary,
-            max_length=MAX_LENGTH,
-            seed=3,
-            initial=initial,
-        ).network
-    load_weights(loaded, str(tmp_path), vocabulary)
-    load_weights(postponed, str(tmp_path), vocabulary, initial)
-    for weight, postponed_weight in zip(loaded.weights, postponed.weights, strict=True):
-        np.testing.assert_array_equal(weight.numpy(), initial.value(postponed_weight), err_msg=weight.name)
-    assert not postponed.weights[0].numpy().any()  # the embeddings
-
-
-def test_a_width_equal_to_the_padded_vocabulary_is_not_cut(vocabulary: Vocabulary) -> None:
-    network = network_of("roberta", ROBERTA | {"hidden_size": 128}, vocabulary)
-    trimmed = trim_vocabulary(network, vocabulary)
-    for trimmed_weight, weight in zip(trimmed.weights, network.weights, strict=True):
-        np.testing.assert_array_equal(trimmed_weight.numpy(), weight.numpy()[: trimmed_weight.shape[0]])
-    assert trimmed.get_input_embeddings().weight.shape == (50, 128)
+    assert (written["rope_theta"], written["rope_scaling"], written["rope_parameters"]) == (
+        500,
+        scaling,
+        rope,
+    )
+    assert CONFIG_MAPPING["llama"](**written).rope_parameters == rope
+    assert written["tie_word_embeddings"] is False  # 4 and 5 have different defaults for some types
+    assert (written["architectures"], written["vocab_size"]) == (["LlamaForCausalLM"], 50)
 
 
 def test_the_choice_of_checkpoint(run: RunFolder, tmp_path: Path) -> None:
@@ -162,7 +141,6 @@ def test_an_export_is_the_same_bytes_every_time_and_has_a_card(run: RunFolder, t
         "config.json",
         "generation_config.json",
         "model.safetensors",
-        "tf_model.h5",
         "tokenizer.json",
     }
     assert len(AutoTokenizer.from_pretrained(tmp_path / "once")) == 50

@@ -1,4 +1,4 @@
-"""The verb generate, compared with transformers' pipelines on the same exported folders."""
+"""The verbs generate and fill-mask. tests/tpu_trainer_export compares them with transformers' pipelines."""
 
 from __future__ import annotations
 
@@ -8,28 +8,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from tokenizers import Tokenizer, models
-from transformers import (
-    AutoTokenizer,
-    PreTrainedTokenizerFast,
-    TFAutoModelForCausalLM,
-    TFAutoModelForMaskedLM,
-    pipeline,
-)
+from transformers import PreTrainedTokenizerFast
 
+from tests.tpu_trainer.model_types import EVERY_TYPE, model_of
 from tests.tpu_trainer.tiny import MAX_LENGTH
-from tests.tpu_trainer.trained import ROBERTA, network_of, run_of
-from tpu_trainer.config import ModelConfig
+from tests.tpu_trainer.trained import export_of, run_of
+from tpu_trainer.data.tokenizer import load_tokenizer
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.exports.checkpoint_export import (
-    drop_end_token,
-    export_checkpoint,
-    trim_vocabulary,
-    write_network,
-)
+from tpu_trainer.exports.checkpoint_export import export_checkpoint
 from tpu_trainer.exports.exported import open_model, open_tokenizer
 from tpu_trainer.exports.sampling import Sampling
-from tpu_trainer.network.model import LanguageModel
+from tpu_trainer.exports.saved_tokenizer import save_tokenizer
+from tpu_trainer.network.transformer import Inputs
 from tpu_trainer.verbs.fill_mask import MaskFiller
 from tpu_trainer.verbs.generate import Generator
 
@@ -48,32 +40,18 @@ def causal(tmp_path_factory: pytest.TempPathFactory, tokenizer_folder: Path, voc
 @pytest.fixture(scope="module")
 def masked(tmp_path_factory: pytest.TempPathFactory, tokenizer_folder: Path, vocabulary: Vocabulary) -> Path:
     folder = tmp_path_factory.mktemp("masked")
-    AutoTokenizer.from_pretrained(tokenizer_folder).save_pretrained(folder)
-    write_network(trim_vocabulary(network_of("roberta", ROBERTA, vocabulary), vocabulary), folder)
+    save_tokenizer(str(tokenizer_folder), folder, max_length=MAX_LENGTH, token_types=True)
+    export_of("roberta", vocabulary, folder)
     return folder
 
 
 def generator_of(folder: Path, sampling: Sampling = GREEDY) -> Generator:
     tokenizer, vocabulary = open_tokenizer(str(folder), "clm")
-    return Generator(open_model(str(folder), vocabulary, "clm"), tokenizer, sampling)
+    return Generator(open_model(str(folder), tokenizer, vocabulary, "clm"), tokenizer, sampling)
 
 
 def continue_texts(generator: Generator, texts: list[str], lines: list[int] | None = None) -> list[str]:
     return list(generator.continued(texts, lines=lines or list(range(len(texts))), max_new_tokens=10))
-
-
-def test_greedy_texts_equal_the_pipelines(causal: Path) -> None:
-    pipe = pipeline(
-        "text-generation",
-        model=TFAutoModelForCausalLM.from_pretrained(causal, use_safetensors=False),
-        tokenizer=AutoTokenizer.from_pretrained(causal),
-        framework="tf",
-        dtype=None,  # the default is looked up in torch, which is not here
-    )
-    expected = [pipe(text, max_new_tokens=10, do_sample=False)[0]["generated_text"] for text in TEXTS]
-    actual = continue_texts(generator_of(causal), TEXTS)
-    assert actual == expected
-    assert len({word for text in actual for word in text.split()}) > 8
 
 
 @pytest.mark.parametrize(("clean_up", "expected"), [(False, "w1 , w2"), (True, "w1, w2")])
@@ -84,30 +62,22 @@ def test_spaces_before_punctuation_go_only_if_the_tokenizer_says_so(
     PreTrainedTokenizerFast(
         tokenizer_object=core, unk_token="<unk>", clean_up_tokenization_spaces=clean_up
     ).save_pretrained(tmp_path)
-    _, vocabulary = open_tokenizer(str(causal), "clm")
-    model = open_model(str(causal), vocabulary, "clm")
-    generator = Generator(model, AutoTokenizer.from_pretrained(tmp_path), GREEDY)
+    generator = generator_of(causal)
+    generator._tokenizer = load_tokenizer(str(tmp_path))
     assert generator._text("w1", [1], [2, 3]) == expected
 
 
-def test_mask_predictions_equal_the_pipelines(masked: Path) -> None:
-    pipe = pipeline(
-        "fill-mask",
-        model=TFAutoModelForMaskedLM.from_pretrained(masked, use_safetensors=False),
-        tokenizer=AutoTokenizer.from_pretrained(masked),
-        framework="tf",
-        dtype=None,  # the default is looked up in torch, which is not here
-    )
+def test_mask_predictions_are_the_models(masked: Path) -> None:
     tokenizer, vocabulary = open_tokenizer(str(masked), "mlm")
-    filler = MaskFiller(open_model(str(masked), vocabulary, "mlm"), tokenizer)
-    for text in ("w1 <mask> w3", "<mask> w9 w9 <mask>"):
-        answers = pipe(text, top_k=7)
-        expected = answers if isinstance(answers[0], list) else [answers]
-        for predictions, entries in zip(filler.fill(text, 7), expected, strict=True):
-            assert [p.token for p in predictions] == [entry["token_str"] for entry in entries]
-            np.testing.assert_allclose(
-                [p.probability for p in predictions], [e["score"] for e in entries], rtol=1e-4
-            )
+    model = open_model(str(masked), tokenizer, vocabulary, "mlm")
+    text = "<mask> w9 w9 <mask>"
+    logits = model.logits_at(Inputs(tf.constant([tokenizer(text)["input_ids"]]))).numpy()[0]
+    for position, predictions in zip((1, 4), MaskFiller(model, tokenizer).fill(text, 7), strict=True):
+        probabilities = tf.nn.softmax(logits[position]).numpy()
+        best = np.argsort(-probabilities)[:7]
+        assert [prediction.token for prediction in predictions] == tokenizer.convert_ids_to_tokens(best)
+        actual = [prediction.probability for prediction in predictions]
+        np.testing.assert_allclose(actual, probabilities[best], rtol=1e-4)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -128,48 +98,25 @@ def test_the_end_token_ends_a_text(causal: Path) -> None:
     assert continue_texts(generator, ["w1 w2 w3"]) == [" ".join(words[:before])]
 
 
-@pytest.mark.parametrize("model_type", ["bert", "ctrl", "gptj", "mistral", "opt", "roberta"])
+@pytest.mark.parametrize(
+    ("objective", "model_type"),
+    [case for case in EVERY_TYPE if case.values[0] == "clm"],
+    ids=lambda value: value,
+)
 def test_the_cache_of_earlier_tokens_does_not_change_texts(
-    model_type: str, vocabulary: Vocabulary, tokenizer_folder: Path
+    objective: str, model_type: str, vocabulary: Vocabulary, tokenizer_folder: Path
 ) -> None:
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
-    gpt = {"n_embd": 16, "n_layer": 2, "n_head": 2}
-    config = {
-        "ctrl": gpt | {"dff": 24},
-        "gptj": gpt | {"rotary_dim": 4},
-        "mistral": sizes | {"num_key_value_heads": 1},
-        "opt": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "ffn_dim": 24}
-        | {"word_embed_proj_dim": 16},
-    }.get(model_type, sizes)
-    model = LanguageModel.create(
-        ModelConfig(type=model_type, config=config),
-        objective="clm",
-        vocabulary=vocabulary,
-        max_length=MAX_LENGTH,
-        seed=1,
-    )
-    rng = np.random.default_rng(0)
-    for variable in model.network.trainable_variables:
-        variable.assign_add(rng.normal(scale=0.3, size=variable.shape).astype(np.float32))
-    generator = Generator(model, AutoTokenizer.from_pretrained(tokenizer_folder), GREEDY)
-    ids = np.array([[7, 9, 30]], np.int32)
-    (new_tokens,) = generator._new_tokens(ids, [0], 8)
-    for token in new_tokens:
-        positions = np.array([[ids.shape[1] - 1]], np.int32)
-        logits = model.network(input_ids=ids, use_cache=False).logits.numpy()[0, positions[0, 0]]
-        assert logits[token] == pytest.approx(logits.max(), abs=1e-4)
-        ids = np.concatenate([ids, [[token]]], axis=1).astype(np.int32)
-    assert len(new_tokens) == 8 or logits.argmax() >= 0
-
-
-def test_a_prompt_does_not_end_with_the_end_token(tokenizer_folder: Path) -> None:
-    tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(tokenizer_folder)
-    assert tokenizer("w0 w1")["input_ids"] == [0, 5, 6, 2]
-    drop_end_token(tokenizer)
-    assert tokenizer("w0 w1")["input_ids"] == [0, 5, 6]
-    drop_end_token(tokenizer)
-    assert tokenizer("w0 w1")["input_ids"] == [0, 5, 6]
-    assert tokenizer("")["input_ids"] == [0]
+    model = model_of(model_type, vocabulary, length=MAX_LENGTH, noise=0.3)
+    tokenizer = load_tokenizer(str(tokenizer_folder))
+    tokenizer.model_max_length = MAX_LENGTH
+    prompts = [[7, 9, 30], [8], [5, 6, 7, 8, 9, 10]]
+    continuations = Generator(model, tokenizer, GREEDY)._new_tokens(prompts, [0, 1, 2], [8, 8, 3])
+    assert [len(new) <= count for new, count in zip(continuations, (8, 8, 3), strict=True)] == [True] * 3
+    for prompt, new in zip(prompts, continuations, strict=True):
+        assert new or model_type != "gpt2"
+        logits = model.logits_at(Inputs(tf.constant([prompt + new]))).numpy()[0]
+        for token, row in zip(new, logits[len(prompt) - 1 :], strict=False):
+            assert row[token] == pytest.approx(row.max(), abs=1e-4)
 
 
 def test_the_verb(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tensorflow as tf
-from transformers import TFTemperatureLogitsWarper, TFTopKLogitsWarper, TFTopPLogitsWarper
 
 from tpu_trainer.exports.sampling import Sampling
 
@@ -16,15 +14,18 @@ LOGITS = np.random.default_rng(0).normal(scale=2, size=(3, 40)).astype(np.float3
     ("temperature", "top_k", "top_p"),
     [(1.0, None, None), (0.7, None, None), (1.3, 5, None), (1.0, None, 0.8), (0.9, 12, 0.6)],
 )
-def test_candidates_are_those_of_transformers(
+def test_candidates_are_the_fewest_that_reach_the_share(
     temperature: float, top_k: int | None, top_p: float | None
 ) -> None:
-    scores = TFTemperatureLogitsWarper(temperature)(None, tf.constant(LOGITS), 1)
+    # As transformers' warpers of temperature, top-k and top-p, one after the other.
+    expected = np.exp(LOGITS / temperature)
     if top_k is not None:
-        scores = TFTopKLogitsWarper(top_k)(None, scores, 1)
+        expected[expected < np.sort(expected, axis=-1)[:, -top_k, None]] = 0
+    expected /= expected.sum(axis=-1, keepdims=True)
     if top_p is not None:
-        scores = TFTopPLogitsWarper(top_p)(None, scores, 1)
-    expected = tf.nn.softmax(scores).numpy()
+        before = [[row[row > share].sum() for share in row] for row in expected]
+        expected[np.array(before) >= top_p] = 0
+        expected /= expected.sum(axis=-1, keepdims=True)
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=0)
     for row, expected_row in zip(LOGITS, expected, strict=True):
         tokens, shares = sampling.probabilities(row)

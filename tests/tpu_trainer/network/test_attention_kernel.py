@@ -16,7 +16,7 @@ from tests.tpu_trainer import kernel_reference
 from tests.tpu_trainer.small_runs import fit_arguments, metrics
 from tests.tpu_trainer.tiny import write_split
 from tpu_trainer.__main__ import main
-from tpu_trainer.config import DataConfig, FitConfig, ModelConfig, TrainConfig
+from tpu_trainer.config import DataConfig, FitConfig, ModelConfig, Recompute, TrainConfig
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.devices.devices import Target
 from tpu_trainer.devices.tensorflow import devices
@@ -32,13 +32,13 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         "mlm",
         {
             "hidden_size": 256,
-            "num_hidden_layers": 1,
+            "num_hidden_layers": 2,
             "num_attention_heads": 4,
             "intermediate_size": 24,
             "attention_probs_dropout_prob": 0.3,
         },
     ),
-    "gpt2": ("clm", {"n_embd": 256, "n_layer": 1, "n_head": 4, "attn_pdrop": 0.3}),
+    "gpt2": ("clm", {"n_embd": 256, "n_layer": 2, "n_head": 4, "attn_pdrop": 0.3}),
 }
 
 
@@ -63,11 +63,11 @@ def task_of(config: FitConfig, vocabulary: Vocabulary, *, tpu: str | None, lengt
 
 
 @pytest.mark.parametrize(
-    ("model_type", "checkpointing"),
-    [("roberta", False), pytest.param("gpt2", False, marks=pytest.mark.wide), ("gpt2", True)],
+    ("model_type", "recompute"),
+    [("roberta", "nothing"), pytest.param("gpt2", "attention", marks=pytest.mark.wide), ("gpt2", "all")],
 )
 def test_loss_and_gradient_equal_those_of_the_models_attention(
-    model_type: str, checkpointing: bool, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+    model_type: str, recompute: Recompute, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
 
@@ -87,15 +87,13 @@ def test_loss_and_gradient_equal_those_of_the_models_attention(
         )
     results = []
     for kernel in (False, True):
-        train = TrainConfig(attention_kernel=kernel, gradient_checkpointing=kernel and checkpointing)
+        train = TrainConfig(attention_kernel=kernel, recompute=recompute)
         kernel_config = replace(config, train=train)
         task = task_of(kernel_config, vocabulary, tpu="v5e")
         sums, gradients = tf.function(task.gradients, jit_compile=True)(batch, tf.constant(3, tf.int64))
         results.append(([float(value) for value in sums], [gradient.numpy() for gradient in gradients]))
         assert bool(calls) == kernel
-    causal = model_type == "gpt2"
-    assert calls.count(("backward", causal)) == 1
-    assert calls.count(("forward", causal)) == len(calls) - 1 == (2 if checkpointing else 1)
+    assert set(calls) == {(name, model_type == "gpt2") for name in ("forward", "backward")}
     (sums, gradients), (other_sums, other_gradients) = results
     np.testing.assert_allclose(other_sums, sums, rtol=1e-5)
     for gradient, other_gradient in zip(gradients, other_gradients, strict=True):
@@ -109,10 +107,8 @@ def test_loss_and_gradient_equal_those_of_the_models_attention(
 
 
 def test_without_a_tpu_attention_is_recomputed(vocabulary: Vocabulary) -> None:
-    task = task_of(config_of("roberta"), vocabulary, tpu=None)
-    names = {type(layer).__name__ for layer in task.network.submodules}
-    assert "RecomputingTFRobertaSelfAttention" in names
-    assert not any(name.startswith("Kernel") for name in names)
+    computation = task_of(config_of("roberta"), vocabulary, tpu=None).objective.model.computation
+    assert (computation.recompute, computation.kernel) == ("attention", None)
 
 
 @pytest.mark.parametrize(
@@ -178,11 +174,6 @@ def without_segments(name: str, causal: bool, *operands: tf.Tensor) -> list[tf.T
     )
 
 
-def without_padding(name: str, causal: bool, *operands: tf.Tensor) -> list[tf.Tensor]:
-    threshold, scale, lines, keys, *inputs = operands
-    return kernel_reference.run(name, causal, threshold, scale, lines, keys * [[[0.0], [1.0]]], *inputs)
-
-
 def with_heads_exchanged(name: str, causal: bool, *operands: tf.Tensor) -> list[tf.Tensor]:
     threshold, scale, lines, *inputs = operands
     order = [2, 3, 0, 1, 4, 5, 6, 7]
@@ -202,7 +193,6 @@ def with_a_number_that_is_none(name: str, causal: bool, *operands: tf.Tensor) ->
     ("wrong_kernel", "difference"),
     [
         (without_segments, "output"),
-        (without_padding, "output"),
         (with_heads_exchanged, "output"),
         (with_queries_and_keys_exchanged, "gradient of queries"),
         (with_a_number_that_is_none, "output"),
@@ -214,7 +204,7 @@ def test_the_check_rejects_a_wrong_kernel(
     monkeypatch.setattr(attention_kernel, "_run", wrong_kernel)
     with pytest.raises(
         UsageError,
-        match=f"the kernel's {difference} differs from plain attention's by .*use --train.recompute_attention",
+        match=f"the kernel's {difference} differs from plain attention's by .*use --train.recompute attention",
     ):
         check(False)
 
@@ -222,7 +212,7 @@ def test_the_check_rejects_a_wrong_kernel(
 def test_a_device_without_the_kernel_is_rejected() -> None:
     with pytest.raises(
         UsageError,
-        match=r"this device rejects the bfloat16 kernel for rows of 128 tokens; use --train\.recompute_attention",
+        match=r"this device rejects the bfloat16 kernel for rows of 128 tokens; use --train\.recompute attention",
     ):
         check(False)  # of a CPU
 

@@ -31,18 +31,27 @@ def rounded(values: np.ndarray) -> np.ndarray:
 
 
 def expected(
-    a: dict[str, np.ndarray], *, round_logits: bool = False
+    a: dict[str, np.ndarray],
+    *,
+    round_logits: bool = False,
+    soft_cap: float | None = None,
+    z_loss: float = 0.0,
 ) -> tuple[float, float, list[np.ndarray]]:
     """Computes loss, correct predictions and gradients by the formulas."""
     logits = (a["hidden"] @ a["matrix"].T + a["bias"])[:, :SIZE]
     logits = rounded(logits) if round_logits else logits
-    probabilities = np.exp(logits - logits.max(axis=1, keepdims=True))
-    probabilities /= probabilities.sum(axis=1, keepdims=True)
+    slope = np.ones_like(logits)
+    if soft_cap is not None:
+        logits = soft_cap * np.tanh(logits / soft_cap)
+        slope = 1 - (logits / soft_cap) ** 2
+    z = np.exp(logits).sum(axis=1, keepdims=True)
+    probabilities = np.exp(logits) / z
     loss = -(np.log(probabilities[np.arange(COUNT), a["targets"]]) * a["weights"]).sum()
     highest = logits == logits.max(axis=1, keepdims=True)
     hits = (highest[np.arange(COUNT), a["targets"]] / highest.sum(axis=1) * a["weights"]).sum()
     d_logits = np.zeros((COUNT, IDS))
-    d_logits[:, :SIZE] = (probabilities - np.eye(SIZE)[a["targets"]]) * a["weights"][:, None]
+    d_losses = probabilities - np.eye(SIZE)[a["targets"]] + z_loss * 2 * np.log(z) * probabilities
+    d_logits[:, :SIZE] = d_losses * slope * a["weights"][:, None]
     return loss, hits, [d_logits @ a["matrix"], d_logits.T @ a["hidden"], d_logits.sum(axis=0)]
 
 
@@ -54,6 +63,8 @@ def actual(
     dtype: tf.DType = tf.float32,
     training: bool = True,
     compiled: bool = True,
+    soft_cap: float | None = None,
+    z_loss: float = 0.0,
 ) -> tuple[float, float, list[np.ndarray]]:
     def call(
         hidden_states: tf.Tensor, matrix: tf.Tensor, bias: tf.Tensor
@@ -62,11 +73,12 @@ def actual(
             tape.watch([hidden_states, matrix, bias])
             loss, hits = cross_entropy_sums(
                 hidden=tf.cast(hidden_states, dtype),
-                output=OutputWeights(matrix, bias),
+                output=OutputWeights(matrix, bias, soft_cap),
                 targets=tf.constant(a["targets"], tf.int32),
                 weights=tf.constant(a["weights"], tf.float32),
                 size=SIZE,
                 training=training,
+                z_loss=z_loss,
                 max_logits=COUNT * IDS // shards // pieces,
                 shards=shards,
             )
@@ -90,6 +102,29 @@ def test_sums_and_gradients_equal_the_formulas(pieces: int, shards: int, compile
     assert found_hits == hits > 0
     for gradient, reference in zip(actual_gradients, gradients, strict=True):
         np.testing.assert_allclose(gradient, reference, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("soft_cap", "z_loss", "dtype", "compiled"),
+    [(None, 0.1, tf.float32, False), (3.0, 0.0, tf.float32, True), (3.0, 0.1, tf.bfloat16, True)],
+)
+def test_the_soft_cap_and_the_z_loss_follow_the_formulas(
+    soft_cap: float | None, z_loss: float, dtype: tf.DType, compiled: bool
+) -> None:
+    a = arrays()
+    if dtype == tf.bfloat16:
+        for name in ("hidden", "matrix", "bias"):
+            a[name] = np.round(a[name] * 2) / 2
+    options = {"soft_cap": soft_cap, "z_loss": z_loss}
+    loss, hits, gradients = expected(a, round_logits=dtype == tf.bfloat16, **options)
+    actual_loss, actual_hits, actual_gradients = actual(
+        a, pieces=3, dtype=dtype, compiled=compiled, **options
+    )
+    assert actual_loss == pytest.approx(loss, rel=1e-5)
+    assert actual_hits == pytest.approx(hits)
+    for gradient, reference in zip(actual_gradients, gradients, strict=True):
+        tolerance = 1e-5 if dtype == tf.float32 else 0.02
+        np.testing.assert_allclose(gradient, reference, rtol=0, atol=tolerance * np.abs(reference).max())
 
 
 def test_an_evaluation_in_bfloat16_rounds_only_the_factors() -> None:

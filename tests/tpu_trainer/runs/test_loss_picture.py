@@ -43,13 +43,27 @@ def test_losses_are_drawn_to_scale_and_named() -> None:
 def test_labels_do_not_overlap() -> None:
     records = [{"step": 1, "loss": 5.0}, {"step": 9, "loss": 5.001}, {"step": 9, "eval": {"loss": 5.002}}]
     picture = loss_picture(records, title="", baselines={"unigram entropy": 5.0, "bigram entropy": 5.001})
-    label_heights = [
-        float(text.attrib["y"])
+    labels = [
+        text
         for text in ElementTree.fromstring(picture).iter(f"{SVG}text")
         if text.text and text.text.startswith(("training", "validation", "unigram", "bigram"))
     ]
-    assert len(label_heights) == 4
-    assert all(lower - upper >= 15 for upper, lower in itertools.pairwise(sorted(label_heights)))
+    assert len(labels) == 4
+    for one, other in itertools.combinations(labels, 2):
+        below = abs(float(one.attrib["y"]) - float(other.attrib["y"])) >= 15
+        beside = abs(float(one.attrib["x"]) - float(other.attrib["x"])) >= 160
+        assert below or beside, (one.text, other.text)
+
+
+def test_text_is_readable_at_the_width_of_a_phone() -> None:
+    root = ElementTree.fromstring(loss_picture([{"step": 1, "loss": 5.0}], title="", baselines={}))
+    assert 360 / float(root.attrib["width"]) * float(root.attrib["font-size"]) >= 9
+
+
+def test_a_long_path_keeps_its_end_in_the_title() -> None:
+    title = "gpt2 on /home/someone/corpora/the-text-of-some-language/dataset/train"
+    _, texts, _ = lines_of(loss_picture([], title=title, baselines={}))
+    assert texts[0] == "gpt2 on /home/so…some-language/dataset/train"
 
 
 def test_long_and_empty_runs_are_drawn() -> None:

@@ -42,6 +42,12 @@ def test_the_decay_has_the_configured_shape() -> None:
 
 def test_without_warm_up_the_schedule_starts_at_the_peak() -> None:
     assert curve("linear", warmup_steps=0)[0] == pytest.approx(PEAK)
+    np.testing.assert_allclose(
+        curve("inverse_sqrt", warmup_steps=0), PEAK / np.sqrt(np.arange(STEPS + 1) + 1), rtol=1e-5
+    )
+    np.testing.assert_array_equal(
+        curve("wsd", warmup_steps=0, decay_share=1.0), curve("linear", warmup_steps=0)
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras as keras
 
 from tests.tpu_trainer.conftest import release_memory
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences
 from tpu_trainer.config import DataConfig, FitConfig, ModelConfig, ObjectiveName, TrainConfig
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.devices.executor import check_batch_size
-from tpu_trainer.network.patches.recomputation import recompute_blocks
 from tpu_trainer.step.task import Task
 from tpu_trainer.support.errors import UsageError
 from tpu_trainer.training.build import build_task
@@ -88,8 +86,8 @@ def plain_results(objective: ObjectiveName, vocabulary: Vocabulary) -> tuple[lis
     "options",
     [
         pytest.param({"accumulation": 3}, marks=pytest.mark.wide),
-        pytest.param({"gradient_checkpointing": True}, marks=pytest.mark.wide),
-        {"accumulation": 4, "gradient_checkpointing": True},
+        pytest.param({"recompute": "attention"}, marks=pytest.mark.wide),
+        {"accumulation": 4, "recompute": "all"},
     ],
     ids=str,
 )
@@ -113,27 +111,20 @@ def products(task: Task) -> int:
     return len(re.findall(r"= \S+ (?:dot|custom-call)\(", program))
 
 
-def test_two_blocks_or_their_attention_are_computed_again(vocabulary: Vocabulary) -> None:
-    plain_products = products(task_of("clm", vocabulary))
-    blocks = products(task_of("clm", vocabulary, gradient_checkpointing=True))
-    # A block of GPT-2's has six in its forward pass: the last one's result is not needed again.
-    assert blocks - plain_products == 2 * 5
+def test_layers_or_their_attention_are_computed_again(vocabulary: Vocabulary) -> None:
+    kept = products(task_of("clm", vocabulary))
+    # The backward pass is a loop, too: each product counts once, whatever the number of layers. A layer of GPT-2 has
+    # eight in its forward pass, of which the last one's result is not needed again.
+    assert products(task_of("clm", vocabulary, recompute="all")) - kept == 7
     # One product of attention: queries and keys.
-    attention = products(task_of("clm", vocabulary, recompute_attention=True))
-    assert attention - plain_products == 2
+    assert products(task_of("clm", vocabulary, recompute="attention")) - kept == 1
 
 
 def test_mixed_precision_is_close_and_keeps_weights_and_sums_in_float32(
     objective: ObjectiveName, vocabulary: Vocabulary, plain_results: tuple[list[float], list[np.ndarray]]
 ) -> None:
-    task = task_of(
-        objective, vocabulary, precision="mixed_bfloat16", accumulation=2, gradient_checkpointing=True
-    )
-    assert {variable.dtype for variable in task.network.trainable_variables} == {tf.float32}
-    encoder = getattr(task.network, task.network.base_model_prefix)
-    hidden_states = encoder(batch_of()["input_ids"])[0]
-    assert hidden_states.dtype == tf.bfloat16
-    assert keras.mixed_precision.global_policy().name == "float32"
+    task = task_of(objective, vocabulary, precision="mixed_bfloat16", accumulation=2, recompute="all")
+    assert {weight.dtype for weight in task.weights.values()} == {tf.float32}
     sums, actual = gradients(task, compiled=True)  # TensorFlow alone cannot on a CPU
     assert sums[0] == pytest.approx(plain_results[0][0], rel=2e-3)
     assert sums[0] != plain_results[0][0]
@@ -149,10 +140,3 @@ def test_a_batch_that_cannot_be_divided_is_rejected() -> None:
         UsageError, match=r"--train.batch_size is 12: .* multiple of 8: 2 replicas times .*tion 4"
     ):
         check_batch_size(12, 2, "train.batch_size", accumulation=4)
-
-
-def test_models_whose_blocks_are_not_known(vocabulary: Vocabulary) -> None:
-    task = task_of("mlm", vocabulary)
-    del task.network.roberta.encoder.layer
-    with pytest.raises(UsageError, match="not supported for models of type 'roberta'"):
-        recompute_blocks(task.network, task.objective.model.context)

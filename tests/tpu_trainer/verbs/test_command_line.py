@@ -22,7 +22,7 @@ from tpu_trainer.support.errors import UsageError
 from tpu_trainer.verbs import options_page
 from tpu_trainer.verbs.command_line import VERBS, parse
 
-CONFIGS = sorted((Path(tpu_trainer.__file__).parents[1] / "configs").glob("*.yaml"))
+CONFIGS = sorted(path.stem for path in (Path(tpu_trainer.__file__).parent / "configs").iterdir())
 NEEDED = ["fit", "--output_dir", "RUN", "--data.train", "TRAIN"]
 
 
@@ -64,10 +64,28 @@ def test_a_dumped_config_loads_as_an_equal_one(tmp_path: Path) -> None:
             load_fit_config(str(tmp_path / "config.yaml"))
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
-def test_the_example_configs_are_valid(path: Path) -> None:
-    _, config = parse([*NEEDED, "--config", str(path)])
-    assert isinstance(config, FitConfig)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_packaged_config_is_valid_and_has_a_bare_name(name: str) -> None:
+    _, config = parse([*NEEDED, "--config", name])
+    assert isinstance(config, FitConfig) and config.model.config
+
+
+def test_a_file_comes_before_a_packaged_config_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tiny-clm").mkdir()  # such as the output of a run
+    assert parse([*NEEDED, "--config", "tiny-clm"])[1].train.steps == 1000
+    Path("tiny-clm").rmdir()
+    Path("tiny-clm").write_text("train: {steps: 7}")
+    assert parse([*NEEDED, "--config", "tiny-clm"])[1].train.steps == 7
+
+
+def test_an_unknown_name_of_a_config_names_the_packaged_ones() -> None:
+    with pytest.raises(
+        UsageError, match=f"--config tiny-lcm: .*: {', '.join(CONFIGS)}; did you mean tiny-clm"
+    ):
+        parse([*NEEDED, "--config", "tiny-lcm"])
 
 
 @pytest.mark.parametrize(
@@ -85,6 +103,15 @@ def test_the_example_configs_are_valid(path: Path) -> None:
         (["--mlm.probability", "1.5"], "--mlm.probability is 1.5: must be between 0 and 1"),
         (["--optimizer.beta2", "1"], r"--optimizer.beta2 is 1.0: must be in \[0, 1\)"),
         (["--schedule.warmup_steps", "10", "--train.steps", "10"], "must be less than --train.steps, 10"),
+        (
+            ["--schedule.name", "wsd", "--schedule.warmup_share", "0.5", "--schedule.decay_share", "0.6"],
+            "--schedule.decay_share is 0.6: the decay does not fit into the 5000 steps after the warm-up",
+        ),
+        (
+            ["--train.batch_ramp", "8"],
+            "--train.batch_ramp is 8: .* there is only one; set --train.accumulation",
+        ),
+        (["--train.z_loss", "-1"], "--train.z_loss is -1.0: must not be negative"),
         (["--seed", "-1"], "--seed is -1"),
         (["--data.window_shards", "0"], "--data.window_shards is 0"),
         (["--mesh.fsdp", "zero"], "--strategy is 'auto': only pjrt has a mesh"),
@@ -223,8 +250,8 @@ def test_the_help_of_a_verb_begins_with_commands_to_copy(capsys: pytest.CaptureF
 def test_the_examples_in_the_help_are_valid_commands(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(CONFIGS[0].parents[2])
-    _, fit_config = parse([*NEEDED, "--config", str(CONFIGS[0])])
+    monkeypatch.chdir(tmp_path)
+    _, fit_config = parse([*NEEDED, "--config", CONFIGS[0]])
     (tmp_path / "config.yaml").write_text(dump_fit_config(fit_config))
     lines = re.findall(r"^ +tokenmill-trainer (.+)$", inspect.cleandoc(VERBS[verb].__doc__), re.MULTILINE)
     assert len(lines) >= 2

@@ -17,14 +17,15 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors import safe_open
-from transformers import AutoTokenizer, TFAutoModelForMaskedLM
+from transformers import AutoTokenizer
 
 from tests.tpu_trainer.small_runs import fit_arguments, learnt, metrics, weights
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_split
 from tpu_trainer.data.dataset import open_split
 from tpu_trainer.devices.tensorflow import devices
 from tpu_trainer.devices.tensorflow.executor import TensorFlowExecutor
-from tpu_trainer.exports.pytorch_layout import pytorch_weights
+from tpu_trainer.exports.exported import open_model, open_tokenizer
+from tpu_trainer.network.transformer import Inputs
 from tpu_trainer.runs.checkpoint import Checkpoints
 
 OPTIONS: dict[str, Any] = {
@@ -236,11 +237,8 @@ def test_export_has_pytorchs_names_shapes_and_layouts(exported: Path, run_folder
     expected |= {f"{name}.{part}": (32,) for name in norms for part in ("weight", "bias")}
     assert {name: array.shape for name, array in arrays.items()} == expected
     assert {array.dtype for array in arrays.values()} == {np.dtype(np.float32)}
-    trained = weights(run_folder)
-    kernel = next(
-        value for name, value in trained.items() if name.startswith("network") and value.shape == (32, 48)
-    )
-    np.testing.assert_array_equal(arrays[f"{block}.intermediate.dense.weight"], kernel.T)
+    trained = weights(run_folder)["network/layers.0.mlp.up.weight"]
+    np.testing.assert_array_equal(arrays[f"{block}.intermediate.dense.weight"], trained)
     config = json.loads((exported / "config.json").read_text())
     assert (config["architectures"], config["vocab_size"], config["pad_token_id"]) == (
         ["RobertaForMaskedLM"],
@@ -249,20 +247,13 @@ def test_export_has_pytorchs_names_shapes_and_layouts(exported: Path, run_folder
     )
 
 
-def test_export_loads_in_tensorflow_and_predicts_like_the_run(exported: Path, dataset: Path) -> None:
-    network, report = TFAutoModelForMaskedLM.from_pretrained(
-        exported, use_safetensors=False, output_loading_info=True
-    )
-    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    tokenizer = AutoTokenizer.from_pretrained(exported)
-    assert (len(tokenizer), tokenizer.model_max_length) == (50, MAX_LENGTH)
-    text = text_of(7, masked=(9,))
-    logits = network(**tokenizer(text, return_tensors="tf")).logits.numpy()[0, 3]
-    assert logits.shape == (50,)
+def test_an_export_predicts_like_the_run(exported: Path) -> None:
+    tokenizer, vocabulary = open_tokenizer(str(exported), "mlm")
+    model = open_model(str(exported), tokenizer, vocabulary, "mlm")
+    assert (len(AutoTokenizer.from_pretrained(exported)), tokenizer.model_max_length) == (50, MAX_LENGTH)
+    ids = np.array([tokenizer(text_of(7, masked=(9,)))["input_ids"]], np.int32)
+    logits = model.logits_at(Inputs(ids)).numpy()[0, 3]
     assert tokenizer.convert_ids_to_tokens(int(logits.argmax())) == "w9"
-    with safe_open(exported / "model.safetensors", "np") as file:
-        for name, value in pytorch_weights(network).items():
-            np.testing.assert_array_equal(value, file.get_tensor(name))
 
 
 def test_export_rejects_a_folder_with_other_files(
@@ -270,11 +261,16 @@ def test_export_rejects_a_folder_with_other_files(
     run_folder: Path,
     dataset: Path,
     exported: Path,
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run_verb("export", "--run", run_folder, "--output", dataset) == 2
     assert "it contains 'tokenizer' but no exported model" in capsys.readouterr().err
-    assert run_verb("export", "--run", run_folder, "--output", exported) == 0  # an older export is replaced
+    earlier = shutil.copytree(exported, tmp_path / "earlier")
+    whole = earlier / "model.safetensors"
+    whole.rename(earlier / "model-00001-of-00002.safetensors")
+    assert run_verb("export", "--run", run_folder, "--output", earlier) == 0  # an older export is replaced
+    assert [path.name for path in earlier.glob("model*")] == [whole.name]
 
 
 def test_fit_starts_from_an_export(
@@ -312,16 +308,15 @@ def test_models_that_training_cannot_start_from(
     assert "no config.json there" in refusal(model__init_from=tmp_path)
     assert "has a model of type 'roberta'" in refusal(model__init_from=exported, model__type="bert")
     options = {"model.init_from": exported, "model.config.num_hidden_layers": 2}
-    assert "no weights for network/roberta" in refusal(**options)
+    assert "no weights for roberta.encoder.layer.1." in refusal(**options)
     start = tmp_path / "start"
     shutil.copytree(exported, start)
     config = json.loads((start / "config.json").read_text())
     (start / "config.json").write_text(json.dumps(config | {"vocab_size": 60}))
     assert "vocabulary has 60 tokens, but the dataset's tokenizer 50" in refusal(model__init_from=start)
     (start / "config.json").write_text(json.dumps(config))
-    for name in ("model.safetensors", "tf_model.h5"):
-        (start / name).unlink()
-    assert "neither model.safetensors nor tf_model.h5 there" in refusal(model__init_from=start)
+    (start / "model.safetensors").unlink()
+    assert "no model.safetensors there" in refusal(model__init_from=start)
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 

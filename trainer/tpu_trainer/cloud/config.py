@@ -223,7 +223,7 @@ class LaunchConfig(FitConfig):
     """Trains on a Google Cloud TPU: requests it, starts `fit` there in a container, monitors it and deletes it.
 
     Examples:
-        tokenmill-trainer launch --config trainer/configs/roberta-base.yaml --data.train gs://BUCKET/dataset/train \\
+        tokenmill-trainer launch --config roberta-base --data.train gs://BUCKET/dataset/train \\
             --output_dir gs://BUCKET/runs/first --cloud.project PROJECT --cloud.zone europe-west4-b --cloud.image IMAGE
     """
 

@@ -45,7 +45,11 @@ class TpuVms(Service):
 
     @staticmethod
     def preview(config: LaunchConfig) -> dict:
-        return as_json(queued_resource(config, "dry-run"))
+        body = as_json(queued_resource(config, "dry-run"))
+        node = body["tpu"]["nodeSpec"][0]["node"]
+        for name in ("labels", "metadata"):  # Google's messages order maps differently in each process
+            node[name] = dict(sorted(node[name].items()))
+        return body
 
     def new_attempt(self) -> None:
         self._attempt = secrets.token_hex(4)

@@ -21,7 +21,7 @@ class FitConfig:
     """Trains a model, or continues the run in the output folder.
 
     Examples:
-        tokenmill-trainer fit --config trainer/configs/tiny-clm.yaml --data.train dataset/train --output_dir run
+        tokenmill-trainer fit --config tiny-clm --data.train dataset/train --output_dir run
         tokenmill-trainer fit --config model.yaml --data.train A/train --data.validation A/validation --output_dir run
         tokenmill-trainer fit --config run/config.yaml --train.steps 20000
     """

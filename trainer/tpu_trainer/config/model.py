@@ -16,11 +16,12 @@ class ModelConfig:
     """The model."""
 
     type: str | None = None
-    """A Hugging Face model type with a TensorFlow class for the objective: roberta, bert, deberta-v2, … for mlm; gpt2,
-    gptj, opt, … for clm. Default: the type of init_from, else roberta or gpt2."""
+    """A Hugging Face model type of the objective: roberta, bert, … for mlm; llama, gpt2, … for clm. Default: the type
+    of init_from, else roberta or gpt2."""
     init_from: str | None = None
-    """Folder of a model to start from, as `export` writes it: config.json, and model.safetensors in PyTorch's layout
-    or tf_model.h5. Its tokenizer must be the dataset's. Default: random initial weights."""
+    """Folder of a model to start from, as `export` and PyTorch's save_pretrained() write it: config.json, and
+    model.safetensors or its parts with their index. Its tokenizer must be the dataset's. Default: random initial
+    weights."""
     config: dict[str, Any] = field(default_factory=dict)
     """Values that differ from the type's defaults: hidden_size, num_hidden_layers, … The tokenizer determines the
     vocabulary's size and the special ids."""

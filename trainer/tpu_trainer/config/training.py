@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from tpu_trainer.config.ranges import AT_LEAST_1, POSITIVE, check_ranges, require
+from tpu_trainer.config.ranges import AT_LEAST_1, NOT_NEGATIVE, POSITIVE, check_ranges, require
 
 Precision = Literal["float32", "mixed_bfloat16"]
 Recompute = Literal["nothing", "attention", "all"]
@@ -23,6 +23,9 @@ class TrainConfig:
     accumulation: int = 1
     """Micro-batches that a replica processes one after the other in a step, if its rows do not fit into memory at once.
     The number does not affect the step, except for rounding."""
+    batch_ramp: int = 0
+    """Steps at the start in which the batch grows evenly, from batch_size ÷ accumulation rows, one micro-batch per
+    replica, to batch_size. 0: all steps have batch_size rows."""
     precision: Precision = "float32"
     """mixed_bfloat16: bfloat16 for products and, in training, logits; float32 for weights, sums, softmax and loss."""
     recompute: Recompute = "nothing"
@@ -49,6 +52,9 @@ class TrainConfig:
     loss. Before the first step, its results on the device are compared with plain attention. For models with as many
     key heads as query heads, an even number on each device, of 64 dimensions, without windows and soft caps; and rows
     of 128, 256, 512, 1024 or 2048 tokens. On other devices, it means recompute attention."""
+    z_loss: float = 0.0
+    """Factor of the mean of log² Z, Z the sum of the exponentials of a target's logits, that is added to the loss, as
+    in PaLM (1e-4): it keeps logits near 0. The reported losses are without it."""
     skip_spikes: float | None = None
     """Skip an update whose loss is more than this many standard deviations (6 is common) above the mean of about the
     last 64 steps, and count it in the log; null: skip none. The step then holds a second copy of model and
@@ -66,6 +72,7 @@ class TrainConfig:
             steps=AT_LEAST_1,
             batch_size=AT_LEAST_1,
             accumulation=AT_LEAST_1,
+            batch_ramp=NOT_NEGATIVE,
             steps_per_execution=AT_LEAST_1,
             evaluation_batch_size=AT_LEAST_1,
             log_every=AT_LEAST_1,
@@ -73,8 +80,29 @@ class TrainConfig:
             checkpoint_every=AT_LEAST_1,
             checkpoint_minutes=POSITIVE,
             keep_checkpoints=AT_LEAST_1,
+            z_loss=NOT_NEGATIVE,
             skip_spikes=POSITIVE,
         )
+        require(
+            not self.batch_ramp or self.accumulation > 1,
+            "train.batch_ramp",
+            self.batch_ramp,
+            "the batch grows by micro-batches, but there is only one; set --train.accumulation, too",
+        )
+
+    @property
+    def micro_batch_starts(self) -> list[int]:
+        """The step, counted from 0, from which each of a replica's micro-batches has rows.
+
+        Example, accumulation 4 and batch_ramp 6:
+            0 2 3 5: the first steps have 1, 1, 2, 3, 3 and 4 micro-batches, later ones 4
+        """
+        return [-(-number * self.batch_ramp // self.accumulation) for number in range(self.accumulation)]
+
+    def rows_before(self, step: int) -> int:
+        """Returns the rows of all steps before `step`, counted from 0."""
+        micro_batches = sum(max(0, step - start) for start in self.micro_batch_starts)
+        return micro_batches * self.batch_size // self.accumulation
 
 
 @dataclass(frozen=True)

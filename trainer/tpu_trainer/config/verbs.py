@@ -118,7 +118,7 @@ class GenerateConfig:
     seed: int = 0
     """Determines the samples, together with the line's number."""
     batch_size: int = 8
-    """Lines to read at a time; those with the same number of tokens form a batch. The texts do not depend on it."""
+    """Lines to continue at a time. The texts do not depend on it."""
     json: bool = field(default=False, metadata={"argument": {"action": "store_true"}})
     """Read a JSON object per line, its text under "text"; print it with the new text under "continuation"."""
 
@@ -145,10 +145,10 @@ class CompileCheckConfig(FitConfig):
     With --strategy pjrt, the step of a mesh of devices; with the other strategies, that of a replica.
 
     Examples:
-        tokenmill-trainer compile-check --config trainer/configs/roberta-base.yaml --topology v5e:2x4
-        tokenmill-trainer compile-check --config trainer/configs/gpt2-small.yaml --topology v4:2x2x1 --find_batch_size
-        tokenmill-trainer compile-check --config trainer/configs/gpt2-small.yaml --strategy pjrt --mesh.fsdp true
-        tokenmill-trainer compile-check --config trainer/configs/gpt2-small.yaml --strategy pjrt --find_mesh
+        tokenmill-trainer compile-check --config roberta-base --topology v5e:2x4
+        tokenmill-trainer compile-check --config gpt2-small --topology v4:2x2x1 --find_batch_size
+        tokenmill-trainer compile-check --config gpt2-small --strategy pjrt --mesh.fsdp true
+        tokenmill-trainer compile-check --config gpt2-small --strategy pjrt --find_mesh
         tokenmill-trainer compile-check --compare a.yaml b.yaml
     """
 

@@ -2,7 +2,7 @@
 
 A batch has int32 arrays: `input_ids`, and `attention_mask`, `position_ids` and `segment_ids` if the shards have them,
 [batch, max_length]; and `row`, [batch], the row's index in the split or mixture. -1 marks padding rows, which complete
-the last batch of an evaluation and have zero weight.
+the last batch of an evaluation, or fill up the first batches of a run if they grow, and have zero weight.
 
 The rows of each batch follow from its number alone. So they do not depend on the processes among which it is divided,
 and a run can continue with another number of them.
@@ -11,7 +11,7 @@ and a run can continue with another number of them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -62,7 +62,7 @@ class NumberedBatches(ABC):
 
     @abstractmethod
     def rows(self, number: int) -> np.ndarray:
-        """Returns the rows of a batch, int64[batch_size]; -1 for padding rows, which are the last."""
+        """Returns the rows of a batch, int64[batch_size]; -1 for padding rows."""
 
     def read(self, number: int, own_indices: np.ndarray | None = None) -> Batch:
         """Reads a batch, or only its rows with the indices `own_indices`.
@@ -75,17 +75,16 @@ class NumberedBatches(ABC):
         if own_indices is not None:
             rows, ahead = rows[own_indices], ahead[own_indices]
         self.data.read_ahead(ahead[ahead >= 0])
+        stored = rows >= 0
         with reading():
-            found = self.data[rows[rows >= 0]]
+            columns = self.data[rows[stored]]
         if self._vocab_size is not None:
-            _check_ids(self.data, rows, found["input_ids"], self._vocab_size)
-        padding = rows.size - len(found["input_ids"])
-        batch = {name: found[name] for name in self._names}
-        if padding:
-            batch = {
-                name: np.pad(values, ((0, padding), (0, 0)), constant_values=self._padding(name))
-                for name, values in batch.items()
-            }
+            _check_ids(self.data, rows[stored], columns["input_ids"], self._vocab_size)
+        batch = {name: columns[name] for name in self._names}
+        if not stored.all():
+            for name, values in batch.items():
+                batch[name] = np.full((rows.size, *values.shape[1:]), self._padding(name), values.dtype)
+                batch[name][stored] = values
         return batch | {"row": rows.astype(np.int32)}
 
     def _padding(self, name: str) -> int:
@@ -148,22 +147,40 @@ class RowStream(NumberedBatches):
     """The endless stream of training rows, cut into steps."""
 
     def __init__(
-        self, *, data: Mixture, batch_size: int, seed: int, window_shards: int, vocab_size: int | None = None
+        self,
+        *,
+        data: Mixture,
+        batch_size: int,
+        seed: int,
+        window_shards: int,
+        vocab_size: int | None = None,
+        micro_batch_starts: Sequence[int] = (0,),
     ) -> None:
         """
         Args:
             data: The datasets.
-            batch_size: Rows in a step, over all replicas.
+            batch_size: Rows in a step, over all replicas and micro-batches.
             seed: Determines the order.
             window_shards: Shards of a dataset that are read and shuffled together.
             vocab_size: See `NumberedBatches`.
+            micro_batch_starts: The step from which each micro-batch has rows.
         """
         super().__init__(data, batch_size=batch_size, vocab_size=vocab_size)
-        self._order = Order(data, seed=seed, batch_size=batch_size, window=window_shards)
+        self._starts = np.asarray(micro_batch_starts)
+        self._order = Order(data, seed=seed, batch_size=batch_size // self._starts.size, window=window_shards)
         data.keep_open(2 * window_shards)  # the next window is read ahead
 
     def rows(self, number: int) -> np.ndarray:
-        return self._order.rows(number)
+        """Returns the rows of a step, int64[batch_size]; -1 in micro-batches that start later.
+
+        Row r belongs to micro-batch r % micro-batches, as in Task.
+        """
+        before = int(np.maximum(number - self._starts, 0).sum())
+        count = int((self._starts <= number).sum())
+        rows = np.full((self._order.batch_size, self._starts.size), -1, np.int64)
+        stream = np.concatenate([self._order.rows(before + index) for index in range(count)])
+        rows[:, :count] = stream.reshape(-1, count)
+        return rows.reshape(-1)
 
     def records(self, step: int) -> list[tuple[str, int]]:
         """Returns (shard's file, slot in it) of each row of step `step`, counted from 0.
@@ -171,7 +188,7 @@ class RowStream(NumberedBatches):
         The file is given by its name, or by its path if there are several datasets.
         """
         data = self.data.datasets[0] if len(self.data.datasets) == 1 else self.data
-        return [data.locate(row) for row in self.rows(step).tolist()]
+        return [data.locate(row) for row in self.rows(step).tolist() if row >= 0]
 
 
 class EvaluationRows(NumberedBatches):

@@ -8,6 +8,7 @@ from typing import Any
 
 from tokenmill_reader import Dataset, DatasetError
 from tpu_trainer.config import ObjectiveName
+from tpu_trainer.data.tokenizer import JSON, load_tokenizer
 from tpu_trainer.data.words import Words
 from tpu_trainer.support import files
 from tpu_trainer.support.errors import UsageError
@@ -69,27 +70,6 @@ class Vocabulary:
         )
 
 
-def load_tokenizer(path: str) -> Any:
-    """Loads the Hugging Face tokenizer in folder `path`, local or a URL.
-
-    Raises:
-        UsageError: If there is none.
-    """
-    from transformers import AutoTokenizer  # seconds to import
-
-    if not files.is_dir(path):
-        raise UsageError(f"{path}: no such folder; give the tokenizer's folder with --data.tokenizer")
-    if not {"tokenizer.json", "tokenizer_config.json"} & set(files.list_names(path)):
-        raise UsageError(
-            f"{path}: contains neither tokenizer.json nor tokenizer_config.json: not a tokenizer's folder"
-        )
-    with files.local_copy(path) as folder:
-        try:
-            return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        except Exception as error:  # with broken folders, it raises exceptions of many types
-            raise UsageError(f"{path}: AutoTokenizer cannot load it: {error}") from error
-
-
 def tokenizer_folder(split: Dataset, folder: str | None = None) -> str:
     """Returns `folder`, or the folder of the tokenizer beside a split if it is None.
 
@@ -135,7 +115,7 @@ def _check(path: str, vocabulary: Vocabulary, expected: dict[str, Any], dataset:
         raise UsageError(
             f"{path}: {vocabulary.size} tokens, but the manifest specifies {expected['vocab_size']}: {remedy}"
         )
-    json_path = files.join(path, "tokenizer.json")
+    json_path = files.join(path, JSON)
     if not files.is_file(json_path):
         raise UsageError(f"{json_path}: missing: {remedy}")
     sha256 = hashlib.sha256(files.read_text(json_path).encode()).hexdigest()

@@ -36,8 +36,6 @@ class Words:
 
         They are None if its tokens do not show where words begin.
         """
-        if not tokenizer.is_fast:
-            return None
         backend = tokenizer.backend_tokenizer
         # (`backend.to_str()` would contain the vocabulary, and print all ids without a token.)
         kinds = set(_kinds(backend.pre_tokenizer)) | set(_kinds(backend.decoder))

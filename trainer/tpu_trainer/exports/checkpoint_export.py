@@ -1,26 +1,26 @@
-"""Exports a run's checkpoint as a folder that Hugging Face's libraries load.
-
-model.safetensors has PyTorch's names and layouts, which transformers 4 and 5 read; tf_model.h5 has TensorFlow's.
-"""
+"""Exports a run's checkpoint as a folder that Hugging Face's libraries load."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import tensorflow as tf
-from safetensors.numpy import save_file
-from tokenizers.processors import TemplateProcessing
-from transformers import GenerationConfig, PretrainedConfig, TFPreTrainedModel
 
-from tpu_trainer.config import ObjectiveName
-from tpu_trainer.data.vocabulary import Vocabulary, load_tokenizer
+from tpu_trainer.data.tokenizer import load_tokenizer
+from tpu_trainer.data.vocabulary import Vocabulary
+from tpu_trainer.exports.config_file import CONFIG, config_text
 from tpu_trainer.exports.model_card import model_card
-from tpu_trainer.exports.pytorch_layout import pytorch_weights
-from tpu_trainer.network.hf_config import network_config
-from tpu_trainer.network.model import build_network
+from tpu_trainer.exports.pytorch_weights import stored_shapes, to_pytorch
+from tpu_trainer.exports.saved_tokenizer import save_tokenizer
+from tpu_trainer.exports.weight_files import write_weights
+from tpu_trainer.network.architecture import Architecture
+from tpu_trainer.network.configuration import Configuration, configure
+from tpu_trainer.network.weights import weight_specs
 from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.runs.run_folder import RunFolder
 
@@ -30,90 +30,74 @@ def export_checkpoint(folder: RunFolder, step: int, target: Path) -> None:
     run = folder.config()
     checkpoints = Checkpoints(folder.checkpoints)
     max_length = checkpoints.metadata(step)["max_length"]
-    tokenizer = load_tokenizer(folder.tokenizer)
-    vocabulary = Vocabulary.from_tokenizer(tokenizer, folder.tokenizer, run.objective)
-    with tf.device("CPU:0"):  # training may occupy the accelerator's memory
-        network = build_network(
-            network_config(run.model, objective=run.objective, vocabulary=vocabulary, max_length=max_length),
-            run.objective,
-        )
-        checkpoints.restore(step, **{run.optimizer.evaluated: network})
-        network = trim_vocabulary(network, vocabulary, run.objective)
-    tokenizer.model_max_length = max_length
-    if run.objective == "clm":
-        drop_end_token(tokenizer)
-    save_tokenizer(tokenizer, target, network.config)
-    write_network(network, target)
-    card = model_card(run, folder=folder, step=step, parameters=network.count_params(), vocabulary=vocabulary)
+    vocabulary = Vocabulary.from_tokenizer(load_tokenizer(folder.tokenizer), folder.tokenizer, run.objective)
+    configuration = configure(
+        run.model, objective=run.objective, vocabulary=vocabulary, max_length=max_length
+    )
+    save_tokenizer(
+        folder.tokenizer,
+        target,
+        max_length=max_length,
+        token_types=configuration.architecture.token_types > 0,
+        appends=run.objective == "mlm",
+    )
+    weights = CheckpointWeights(checkpoints, step, run.optimizer.evaluated, configuration.architecture)
+    write_model(configuration, weights, target, vocabulary=vocabulary)
+    card = model_card(
+        run,
+        folder=folder,
+        step=step,
+        parameters=sum(map(prod, _trimmed_shapes(configuration, vocabulary).values())),
+        vocabulary=vocabulary,
+    )
     (target / "README.md").write_text(card, encoding="utf-8")
 
 
-def save_tokenizer(tokenizer: Any, target: Path, config: PretrainedConfig) -> None:
-    """Writes `tokenizer` into the folder `target`, such that it returns the inputs that `config` was trained on.
+class CheckpointWeights(Mapping[str, np.ndarray]):
+    """The weights of a checkpoint, which are read when needed: a model may be larger than the memory."""
 
-    Training passes no token types. Models without an embedding for them, such as GPT-2, CTRL and XLM, look them up as
-    token ids if a tokenizer returns them: type 0 would add the first token's embedding to every token's.
+    def __init__(self, checkpoints: Checkpoints, step: int, part: str, architecture: Architecture) -> None:
+        self._specs = weight_specs(architecture)
+        # PyTorch's weights come module by module: of all layers, queries, keys and values together.
+        self._read = lru_cache(maxsize=3)(
+            lambda name: next(checkpoints.read(step, {f"{part}/{name}": self._specs[name].shape}))[1]
+        )
 
-    Some classes of transformers 5, such as AlbertTokenizer, replace the normalizer of tokenizer.json with their own
-    default, which converts to lower case. PreTrainedTokenizerFast leaves the normalizer unchanged in versions 4 and 5.
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._specs)
+
+    def __len__(self) -> int:
+        return len(self._specs)
+
+
+def write_model(
+    configuration: Configuration, weights: Mapping[str, np.ndarray], folder: Path, *, vocabulary: Vocabulary
+) -> None:
+    """Writes config.json, the weights, and generation_config.json if the model generates.
+
+    Args:
+        configuration: The network's.
+        weights: The network's, by name.
+        folder: An existing local folder.
+        vocabulary: The tokenizer's. Ids that pad it are omitted.
     """
-    tokenizer.save_pretrained(target)
-    if not tokenizer.is_fast:
-        return
-    path = target / "tokenizer_config.json"
-    values = json.loads(path.read_text(encoding="utf-8"))
-    values["tokenizer_class"] = "PreTrainedTokenizerFast"
-    names = tokenizer.model_input_names
-    if not getattr(config, "type_vocab_size", 0):
-        names = [name for name in names if name != "token_type_ids"]
-    values["model_input_names"] = list(names)
-    path.write_text(json.dumps(values, indent=2, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def drop_end_token(tokenizer: Any) -> None:
-    """Stops the tokenizer from appending tokens to a text, because a prompt must not end with the end token.
-
-    Tokens that it prepends are kept. Slow tokenizers are not changed.
-    """
-    text_ids = tokenizer("a", add_special_tokens=False)["input_ids"]
-    ids = tokenizer("a")["input_ids"]
-    prefix_length = next(
-        length for length in range(len(ids) + 1) if ids[length : length + len(text_ids)] == text_ids
-    )
-    if prefix_length + len(text_ids) == len(ids) or not tokenizer.is_fast:
-        return
-    prefix = tokenizer.convert_ids_to_tokens(ids[:prefix_length])
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-        single=[*prefix, "$A"],
-        pair=[*prefix, "$A", "$B"],
-        special_tokens=[(token, tokenizer.convert_tokens_to_ids(token)) for token in dict.fromkeys(prefix)],
+    (folder / CONFIG).write_text(config_text(configuration, vocabulary=vocabulary.size), encoding="utf-8")
+    family, values = configuration.family, configuration.values
+    if family.objective == "clm":
+        ids = {name: values.get(name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+        if ids["pad_token_id"] is None:
+            ids["pad_token_id"] = ids["eos_token_id"]
+        (folder / "generation_config.json").write_text(json.dumps(ids, indent=2) + "\n", encoding="utf-8")
+    write_weights(
+        folder,
+        to_pytorch(family, configuration.architecture, weights, vocabulary.size),
+        _trimmed_shapes(configuration, vocabulary),
     )
 
 
-def trim_vocabulary(
-    network: TFPreTrainedModel, vocabulary: Vocabulary, objective: ObjectiveName = "mlm"
-) -> TFPreTrainedModel:
-    """Returns a copy of the network without the ids that pad the vocabulary."""
-    config = type(network.config).from_dict(network.config.to_dict() | {"vocab_size": vocabulary.size})
-    trimmed = build_network(config, objective)
-    for target, source in zip(trimmed.weights, network.weights, strict=True):
-        value = source.numpy()
-        for axis in np.flatnonzero(np.array(target.shape) != np.array(source.shape)):
-            value = np.take(value, np.arange(target.shape[axis]), axis=axis)
-        target.assign(value)
-    return trimmed
-
-
-def write_network(network: TFPreTrainedModel, folder: Path) -> None:
-    """Writes config.json, model.safetensors and tf_model.h5, and generation_config.json if the model generates."""
-    network.config.architectures = [type(network).__name__.removeprefix("TF")]
-    network.config.save_pretrained(folder)
-    if network.can_generate():
-        pad = network.config.pad_token_id
-        GenerationConfig(
-            bos_token_id=network.config.bos_token_id,
-            eos_token_id=network.config.eos_token_id,
-            pad_token_id=network.config.eos_token_id if pad is None else pad,
-        ).save_pretrained(folder)
-    save_file(pytorch_weights(network), folder / "model.safetensors", metadata={"format": "pt"})
-    network.save_weights(str(folder / "tf_model.h5"))
+def _trimmed_shapes(configuration: Configuration, vocabulary: Vocabulary) -> dict[str, tuple[int, ...]]:
+    architecture = replace(configuration.architecture, vocabulary=vocabulary.size)
+    return stored_shapes(configuration.family, architecture)

@@ -7,68 +7,56 @@ import logging
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tpu_trainer.config import ObjectiveName
-from tpu_trainer.data.vocabulary import Vocabulary, load_tokenizer
+from tpu_trainer.config import ModelConfig, ObjectiveName
+from tpu_trainer.data.tokenizer import load_tokenizer
+from tpu_trainer.data.vocabulary import Vocabulary
+from tpu_trainer.exports.config_file import CONFIG, read_config
+from tpu_trainer.exports.initial_weights import load_weights, resolve_init_from
 from tpu_trainer.support import files, quiet
 from tpu_trainer.support.errors import UsageError
 
+if TYPE_CHECKING:
+    from tpu_trainer.network.model import LanguageModel
+
 _log = logging.getLogger(__name__)
-
-CONFIG = "config.json"
-# The second is the suffix of XLM's and Flaubert's classes.
-_MASKED_CLASSES = ("ForMaskedLM", "WithLMHeadModel")
-
-
-def read_config(folder: str) -> dict[str, Any]:
-    """Returns the values in the config.json of a model's folder; raises UsageError if it is not a JSON object."""
-    path = files.join(folder, CONFIG)
-    try:
-        values = json.loads(files.read_text(path))
-    except ValueError as error:  # from JSON or UTF-8
-        raise UsageError(f"{path}: not JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise UsageError(f"{path}: not a JSON object")
-    return values
 
 
 def open_tokenizer(path: str, objective: ObjectiveName) -> tuple[Any, Vocabulary]:
-    """Returns the tokenizer and vocabulary of a folder written by `export`; raises UsageError for other folders."""
-    for name in (CONFIG, "tf_model.h5"):
-        if not files.is_file(files.join(path, name)):
-            raise UsageError(f"{path}: no {name} there; use a folder written by `export`")
-    architectures = read_config(path).get("architectures")
-    if (
-        not isinstance(architectures, list)
-        or len(architectures) != 1
-        or not isinstance(architectures[0], str)
-    ):
+    """Returns the tokenizer and vocabulary of an exported model's folder; raises UsageError for other folders."""
+    model_type = read_config(path).get("model_type")
+    from tpu_trainer.network.families.registry import FAMILIES  # transformers takes seconds to import
+
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise UsageError(
-            f"{files.join(path, CONFIG)}: architectures is {architectures!r}, not the name of one class; use a folder "
-            "written by `export`"
+            f"{files.join(path, CONFIG)}: model_type is {model_type!r}; must be one of {', '.join(FAMILIES)}"
         )
-    architecture = architectures[0]
-    model_objective = "mlm" if architecture.endswith(_MASKED_CLASSES) else "clm"
-    if model_objective != objective:
-        verb = {"mlm": "fill-mask", "clm": "generate"}[model_objective]
-        raise UsageError(f"{path}: the model is a {architecture}; use the verb {verb}")
+    family = FAMILIES[model_type]
+    if family.objective != objective:
+        verb = {"mlm": "fill-mask", "clm": "generate"}[family.objective]
+        raise UsageError(f"{path}: the model is a {family.class_name}; use the verb {verb}")
     tokenizer = load_tokenizer(path)
     return tokenizer, Vocabulary.from_tokenizer(tokenizer, path, objective)
 
 
-def open_model(path: str, vocabulary: Vocabulary, objective: ObjectiveName) -> Any:
-    """Returns the LanguageModel in a folder that `open_tokenizer` accepts."""
-    # Imported after the checks, because importing TensorFlow takes seconds.
-    from transformers import TFAutoModelForCausalLM, TFAutoModelForMaskedLM
+def open_model(path: str, tokenizer: Any, vocabulary: Vocabulary, objective: ObjectiveName) -> LanguageModel:
+    """Returns the model in a folder that `open_tokenizer` accepts.
 
+    The tokenizer's `model_max_length` is lowered to what the model takes.
+    """
+    # Imported after the checks, because importing TensorFlow takes seconds.
+    from tpu_trainer.network.configuration import configure
+    from tpu_trainer.network.initial_values import InitialValues
     from tpu_trainer.network.model import LanguageModel
+    from tpu_trainer.network.weights import Network
 
     quiet.silence_abseil()
-    auto_class = {"mlm": TFAutoModelForMaskedLM, "clm": TFAutoModelForCausalLM}[objective]
-    with files.local_copy(path) as folder:
-        # transformers 4.55 to 4.57 cannot read PyTorch's layout into TensorFlow (huggingface/transformers#40028).
-        network = auto_class.from_pretrained(folder, local_files_only=True, use_safetensors=False)
+    config = resolve_init_from(ModelConfig(init_from=path))
+    configuration = configure(config, objective=objective, vocabulary=vocabulary, max_length=1)
+    tokenizer.model_max_length = min(tokenizer.model_max_length, configuration.max_length)
+    network = Network(configuration.architecture, initial=InitialValues(postpone=True))
+    load_weights(network, path, family=configuration.family, vocabulary=vocabulary)
     return LanguageModel(network=network, vocabulary=vocabulary, objective=objective)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,25 +13,35 @@ import numpy as np
 
 from tpu_trainer.config import ModelConfig
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.exports.exported import CONFIG, read_config
-WITHOUT_EFFECT = {}
+from tpu_trainer.exports.config_file import CONFIG, read_config
 from tpu_trainer.support import files
 from tpu_trainer.support.errors import UsageError
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-    from transformers import TFPreTrainedModel
-
+    from tpu_trainer.exports.weight_files import WeightFiles
+    from tpu_trainer.network.architecture import Architecture
+    from tpu_trainer.network.families.family import Family
     from tpu_trainer.network.initial_values import InitialValues
+    from tpu_trainer.network.weights import Network
 
-_PYTORCH, _TENSORFLOW = "model.safetensors", "tf_model.h5"
-# Values common to all model types that change the network. The others are for generation or other heads.
-_COMMON_KEPT = frozenset(("add_cross_attention", "is_encoder_decoder", "pruned_heads", "tie_word_embeddings"))
-# Values that are determined by the tokenizer, the objective and the machine.
-_NOT_KEPT = frozenset(
-    ("model_type", "is_decoder", "vocab_size", "n_words", "pad_token_id", "bos_token_id", "eos_token_id",
-     "_attn_implementation", "_attn_implementation_autoset", "_name_or_path")
-)  # fmt: skip
+# Values common to all types, in transformers 4 and 5, that do not change the network: for generation, other heads, or
+# determined by the tokenizer and the machine.
+_NOT_KEPT = frozenset((
+    "_attn_implementation", "_attn_implementation_autoset", "_name_or_path", "_num_labels", "architectures",
+    "bad_words_ids", "begin_suppress_tokens", "bos_token_id", "chunk_size_feed_forward", "cls_token_id",
+    "cross_attention_hidden_size", "decoder_start_token_id", "diversity_penalty", "do_sample", "dtype",
+    "early_stopping", "encoder_no_repeat_ngram_size", "eos_token_id", "exponential_decay_length_penalty",
+    "finetuning_task", "forced_bos_token_id", "forced_eos_token_id", "gradient_checkpointing", "id2label",
+    "label2id", "length_penalty", "mask_token_id", "max_length", "min_length", "model_type", "n_ctx", "n_words",
+    "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences", "output_attentions",
+    "output_hidden_states", "output_past", "output_scores", "pad_token_id", "prefix", "problem_type",
+    "remove_invalid_values", "repetition_penalty", "return_dict", "return_dict_in_generate", "sep_token_id",
+    "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss", "tie_encoder_decoder",
+    "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript", "transformers.js_config",
+    "transformers_version", "typical_p", "use_bfloat16", "use_cache", "vocab_size",
+))  # fmt: skip
+# transformers 4 has these for all types.
+_OFF = frozenset(("add_cross_attention", "is_decoder", "is_encoder_decoder", "pruned_heads"))
 
 
 def resolve_init_from(config: ModelConfig) -> ModelConfig:
@@ -41,167 +52,150 @@ def resolve_init_from(config: ModelConfig) -> ModelConfig:
     """
     if config.init_from is None:
         return config
-    values = _read_config(config.init_from)
-    model_type = values["model_type"]
+    values = read_config(config.init_from)
+    model_type = values.get("model_type")
+    if not isinstance(model_type, str):
+        raise UsageError(
+            f"{files.join(config.init_from, CONFIG)}: model_type is {model_type!r}; use a folder written by `export`"
+        )
     if config.type not in (None, model_type):
         raise UsageError(
             f"--model.type is {config.type!r}, but {config.init_from} has a model of type {model_type!r}; omit "
             "--model.type"
         )
-    from transformers import CONFIG_MAPPING, PretrainedConfig  # seconds to import
-
-    if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
-        raise UsageError(
-            f"{config.init_from}: transformers has no model type {model_type!r}; start from another model"
-        )
-    values = _to_transformers_4(values, config.init_from)
-    dropped = (PretrainedConfig().to_dict().keys() - _COMMON_KEPT) | _NOT_KEPT | WITHOUT_EFFECT
-    values = {name: value for name, value in values.items() if name not in dropped}
-    config_values: dict[str, Any] = CONFIG_MAPPING[model_type](**values).to_diff_dict()
-    config_values = {name: value for name, value in config_values.items() if name not in dropped}
-    return replace(config, type=model_type, config=config_values | config.config)
+    if values.get("quantization_config"):
+        raise UsageError(f"{config.init_from}: the model is quantized; dequantize it and save it again")
+    return replace(config, type=model_type, config=_network_values(model_type, values) | config.config)
 
 
-def _read_config(folder: str) -> dict[str, Any]:
-    path = files.join(folder, CONFIG)
-    if not files.is_file(path):
-        raise UsageError(
-            f"--model.init_from is {folder!r}: no {CONFIG} there; use a folder written by `export`"
-        )
-    values = read_config(folder)
-    if "model_type" not in values:
-        raise UsageError(f"{path}: model_type is missing; use a folder written by `export`")
-    return values
+def _network_values(model_type: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Returns the values of a config.json that configure the network, in transformers 5's terms."""
+    from tpu_trainer.network.configuration import complete_values  # seconds to import
+    from tpu_trainer.network.families.registry import FAMILIES
 
-
-def _to_transformers_4(values: dict[str, Any], folder: str) -> dict[str, Any]:
-    """Converts values of a config.json from transformers 5; raises UsageError if version 4 has no equivalent."""
-    values = dict(values)
-    rope = values.pop("rope_parameters", None)
-    if rope is not None:
-        plain = isinstance(rope, dict) and rope.keys() <= {"rope_type", "rope_theta"}
-        if not plain or rope.get("rope_type", "default") != "default":
-            raise UsageError(
-                f"{files.join(folder, CONFIG)}: rope_parameters is {rope}, but TensorFlow's class supports only "
-                "rope_type 'default'; start from another model"
-            )
-        values |= {"rope_theta": rope["rope_theta"]} if "rope_theta" in rope else {}
-    # TensorFlow's classes compute this head size. network_config rejects any other, as it does all ignored values.
-    sizes = [values.get(name) for name in ("head_dim", "num_attention_heads", "hidden_size")]
-    if all(type(size) is int for size in sizes) and sizes[0] * sizes[1] == sizes[2]:
-        del values["head_dim"]
-    return values
+    if model_type not in FAMILIES:
+        return {}  # the type is refused later, with those that are supported
+    values = {
+        name: value for name, value in values.items() if name not in _NOT_KEPT and (value or name not in _OFF)
+    }
+    complete, defaults, positions = complete_values(model_type, values)
+    dropped = _NOT_KEPT | FAMILIES[model_type].without_effect - {positions}
+    return {
+        name: value
+        for name, value in complete.items()
+        if name not in dropped and (name == positions or name not in defaults or value != defaults[name])
+    }
 
 
 def load_weights(
-    network: TFPreTrainedModel, folder: str, vocabulary: Vocabulary, initial: InitialValues | None = None
+    network: Network,
+    folder: str,
+    *,
+    family: Family,
+    vocabulary: Vocabulary,
+    initial: InitialValues | None = None,
 ) -> None:
-    """Assigns the weights in `folder` to `network`, from model.safetensors in PyTorch's layout, else from tf_model.h5.
+    """Assigns the weights in `folder`, of PyTorch's class, to `network`.
 
-    `initial` has the network's initial values.
+    Args:
+        network: Of the padded vocabulary.
+        folder: Local or a URL.
+        family: The network's.
+        vocabulary: The tokenizer's.
+        initial: Has the network's initial values.
 
     Raises:
-        UsageError: If a weight is missing or has another shape, or the vocabulary has another size.
+        UsageError: If weights are missing, superfluous or of another shape, or the vocabulary has another size.
     """
+    from tpu_trainer.exports.pytorch_weights import from_pytorch
+    from tpu_trainer.exports.weight_files import WeightFiles
     from tpu_trainer.network.initial_values import InitialValues  # imports TensorFlow
 
     initial = initial or InitialValues()
-    size = _read_config(folder).get("vocab_size")
-    if size not in (vocabulary.size, vocabulary.padded_size):
+    size = read_config(folder).get("vocab_size")
+    # Published models are often padded to some multiple.
+    surplus = size - vocabulary.size if type(size) is int else -1
+    if size != vocabulary.padded_size and not 0 <= surplus <= vocabulary.size // 100:
         raise UsageError(
             f"--model.init_from is {folder!r}: the model's vocabulary has {size} tokens, but the dataset's tokenizer "
             f"{vocabulary.size}; prepare the dataset with the model's tokenizer"
         )
+    architecture = replace(network.architecture, vocabulary=size)
     with files.local_copy(folder) as local:
-        weights = _read_weights(network, Path(local), folder)
-        for variable in network.weights:
-            if variable.name not in weights:
-                raise UsageError(f"{folder}: no weights for {variable.name}")
+        weights = WeightFiles(Path(local), folder)
+        stored = _check_weights(weights, family, architecture, folder)
+        for name, variable in network.weights.items():
             make = partial(
-                _padded, weights.pop(variable.name), variable.shape, size=size, vocabulary=vocabulary
+                _value,
+                name,
+                variable.shape,
+                partial(from_pytorch, family, architecture, _Reader(weights, stored)),
             )
-            value = make()
-            if value.shape != variable.shape:
-                raise UsageError(
-                    f"{folder}: {variable.name} has the shape {list(value.shape)}, but the model's has "
-                    f"{variable.shape.as_list()}; remove values of --model.config that change it"
-                )
             # A copy of a remote folder is deleted.
-            initial.assign(
-                variable, partial(np.asarray, value) if files.is_url(folder) else make, value=value
-            )
+            initial.assign(variable, partial(np.asarray, make()) if files.is_url(folder) else make)
 
 
-def _padded(
-    read: Callable[[], np.ndarray], shape: tf.TensorShape, *, size: int, vocabulary: Vocabulary
-) -> np.ndarray:
-    """Returns a weight of a vocabulary of `size`, with zeros for the ids that pad the vocabulary."""
-    value = read()
-    if value.ndim != len(shape):
+class _Reader:
+    """Reads a weight by PyTorch's name."""
+
+    def __init__(self, weights: WeightFiles, stored: dict[str, str]) -> None:
+        self._weights = weights
+        self._stored = stored
+
+    def __call__(self, name: str) -> np.ndarray:
+        return self._weights.read(self._stored[name])
+
+
+def _value(name: str, shape: Any, read: Any) -> np.ndarray:
+    """Returns a weight whose vocabulary is that of the network: cut, or padded with zeros."""
+    value = read(name)
+    if value.shape == tuple(shape):
         return value
-    surplus = {(size, vocabulary.padded_size): vocabulary.padded_size - size}
-    return np.pad(
-        value, [(0, surplus.get(have_want, 0)) for have_want in zip(value.shape, shape, strict=True)]
-    )
+    rows = shape[0]
+    return np.pad(value[:rows], [(0, max(0, rows - len(value)))] + [(0, 0)] * (value.ndim - 1))
 
 
-def _read_weights(
-    network: TFPreTrainedModel, local: Path, folder: str
-) -> dict[str, Callable[[], np.ndarray]]:
-    """Returns name of a variable of `network` → function that reads its array, in TensorFlow's layout."""
-    if (local / _PYTORCH).is_file():
-        return _read_pytorch(network, local / _PYTORCH)
-    if (local / _TENSORFLOW).is_file():
-        return _read_tensorflow(network, local, folder)
-    raise UsageError(
-        f"--model.init_from is {folder!r}: neither {_PYTORCH} nor {_TENSORFLOW} there; use a folder written by `export`"
-    )
+def _check_weights(
+    weights: WeightFiles, family: Family, architecture: Architecture, folder: str
+) -> dict[str, str]:
+    """Returns PyTorch's name → name in the files."""
+    from tpu_trainer.exports.pytorch_weights import stored_shapes
 
-
-def _read_pytorch(network: TFPreTrainedModel, path: Path) -> dict[str, Callable[[], np.ndarray]]:
-    from safetensors import safe_open
-
-    from tpu_trainer.exports.pytorch_layout import pytorch_name
-
-    weights = {}
-    with safe_open(path, "np") as file:
-        if (file.metadata() or {}).get("format") != "pt":
+    shapes = stored_shapes(family, architecture)
+    stored = {_current_name(name, shapes): name for name in weights.shapes}
+    remedy = "check --model.type and the values of --model.config"
+    if missing := [name for name in shapes if name not in stored]:
+        raise UsageError(f"{folder}: no weights for {_shown(missing)}; {remedy}")
+    for name, shape in shapes.items():
+        actual = weights.shapes[stored[name]]
+        if actual != shape:
             raise UsageError(
-                f"{path}: its format is {(file.metadata() or {}).get('format')!r}, not 'pt' (PyTorch); save it again "
-                "in PyTorch"
+                f"{folder}: {stored[name]} has the shape {list(actual)}, but the model's has {list(shape)}; remove "
+                "values of --model.config that change it"
             )
-        names = set(file.keys())
-        for variable in network.weights:
-            name, transposed = pytorch_name(variable, network.config.model_type)
-            if name in names:
-                weights[variable.name] = partial(_read_tensor, path, name, transposed, len(variable.shape))
-    return weights
+    ignored = [re.compile(pattern) for pattern in family.ignored_weights]
+    copies = tuple(f"{module}.{part}" for module in family.copies for part in ("weight", "bias"))
+    superfluous = [
+        stored[name]
+        for name in stored.keys() - shapes.keys()
+        if name not in copies and not any(pattern.search(name) for pattern in ignored)
+    ]
+    if superfluous:
+        raise UsageError(f"{folder}: the model here has no place for {_shown(sorted(superfluous))}; {remedy}")
+    return stored
 
 
-def _read_tensor(path: Path, name: str, transposed: Any, rank: int) -> np.ndarray:
-    from safetensors import safe_open
-    from transformers.modeling_tf_pytorch_utils import apply_transpose
+def _current_name(name: str, expected: Collection[str]) -> str:
+    """Returns the name that PyTorch's class gives to a weight today.
 
-    with safe_open(path, "np") as file:
-        value = file.get_tensor(name).astype(np.float32)
-    value = apply_transpose(transposed, value, pt_to_tf=True)
-    # PyTorch's biases are vectors; some of TensorFlow's have a leading axis of size 1.
-    return value.reshape((1,) * (rank - value.ndim) + value.shape)
+    Some published files have those of a model without its head, such as GPT-2's wte.weight, or BERT's
+    LayerNorm.gamma.
+    """
+    name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+    prefix = next(iter(expected)).partition(".")[0]
+    longer = f"{prefix}.{name}"
+    return longer if name not in expected and longer in expected else name
 
 
-def _read_tensorflow(
-    network: TFPreTrainedModel, local: Path, folder: str
-) -> dict[str, Callable[[], np.ndarray]]:
-    source, report = type(network).from_pretrained(
-        local, local_files_only=True, use_safetensors=False, output_loading_info=True
-    )
-    if report["missing_keys"]:
-        raise UsageError(f"{folder}: no weights for {', '.join(sorted(report['missing_keys']))}")
-    if len(source.weights) != len(network.weights):
-        raise UsageError(
-            f"{folder}: the model has {len(source.weights)} weights instead of {len(network.weights)}; remove values "
-            "of --model.config that change them"
-        )
-    return {
-        variable.name: stored.numpy for variable, stored in zip(network.weights, source.weights, strict=True)
-    }
+def _shown(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -19,8 +19,8 @@ class Stored:
     name: str
     parts: tuple[str, ...]
     """Names of our weights."""
-    layer: int | None
-    """Of a stack, the layer; None: the weights are no stacks."""
+    index: tuple[int, ...]
+    """Of stacks, the layer, and the expert if there are several; (): the weights are no stacks."""
     fusion: Fusion | None
 
     def joined(self, parts: Sequence[np.ndarray], heads: int) -> np.ndarray:
@@ -55,13 +55,23 @@ def stored_weights(family: Family, architecture: Architecture) -> Iterator[Store
             if not all(part in specs for part in parts):
                 continue
             fusion = fused.fusion if isinstance(ours, Fused) else None
-            if "{}" not in theirs:
-                yield Stored(theirs + suffix, parts, None, fusion)
-                continue
-            for layer, kind in enumerate(architecture.kinds):
-                absent = parts[0].startswith(f"{STACKED}attention_norm.") and not kind.norm_attention
-                if not absent:
-                    yield Stored(theirs.format(layer) + suffix, parts, layer, fusion)
+            # One {} for each stacked axis.
+            for index in np.ndindex(specs[parts[0]].shape[: theirs.count("{}")]):
+                kind = architecture.kinds[index[0]] if index else None
+                if kind and parts[0].startswith(f"{STACKED}attention_norm.") and not kind.norm_attention:
+                    continue
+                yield Stored(theirs.format(*index) + suffix, parts, index, fusion)
+
+
+def stored_shapes(family: Family, architecture: Architecture) -> dict[str, tuple[int, ...]]:
+    """Returns PyTorch's name → shape, in the order of `to_pytorch`, without copies."""
+    specs = weight_specs(architecture)
+    shapes = {}
+    for stored in stored_weights(family, architecture):
+        parts = [specs[part].shape[0 if stored.layer is None else 1 :] for part in stored.parts]
+        shape = (sum(part[0] for part in parts), *parts[0][1:])
+        shapes[stored.name] = shape[::-1] if stored.fusion == "columns" else shape
+    return shapes
 
 
 def to_pytorch(
@@ -77,9 +87,14 @@ def to_pytorch(
     """
     padded = architecture.vocabulary
     for stored in stored_weights(family, architecture):
-        parts = [weights[part] if stored.layer is None else weights[part][stored.layer] for part in stored.parts]
+        parts = [weights[part][stored.index] if stored.index else weights[part] for part in stored.parts]
         value = stored.joined(parts, architecture.attention.heads)
-        if stored.layer is None and padded != vocabulary and value.shape[0] == padded and _has_ids(stored.parts[0]):
+        if (
+            not stored.index
+            and padded != vocabulary
+            and value.shape[0] == padded
+            and _has_ids(stored.parts[0])
+        ):
             value = value[:vocabulary]
         yield stored.name, np.ascontiguousarray(value, np.float32)
 
@@ -108,13 +123,12 @@ def from_pytorch(
     for stored in stored_weights(family, architecture):
         if name not in stored.parts:
             continue
-        stacked = stored.layer is not None
-        sizes = [specs[part].shape[1 if stacked else 0] for part in stored.parts]
+        sizes = [specs[part].shape[len(stored.index)] for part in stored.parts]
         parts = stored.split(np.asarray(read(stored.name), np.float32), sizes, architecture.attention.heads)
         part = parts[stored.parts.index(name)]
         if value is None:
             return part
-        value[stored.layer] = part
+        value[stored.index] = part
     if value is None:
         raise KeyError(name)
     return value

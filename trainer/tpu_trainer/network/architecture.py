@@ -54,12 +54,12 @@ class Mlp:
     gated: bool = False
     bias: bool = False
     experts: int | None = None
-    """Experts, of which a router chooses `chosen_experts` for each token; None: a single MLP for all tokens."""
+    """Experts of `size`, of which a router chooses `chosen_experts` for each token; None: a single MLP for all."""
     chosen_experts: int = 0
     normalize_choice: bool = False
     """Whether the weights of a token's chosen experts are divided by their sum."""
     balance_loss: float = 0.0
-    """Weight of the load-balancing loss."""
+    """Factor of the load-balancing loss."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenmill_reader.console.spelling import suggestion
 from tpu_trainer.config import ModelConfig, ObjectiveName
@@ -13,10 +15,16 @@ from tpu_trainer.network.families.family import ConfigValues, Family
 from tpu_trainer.network.families.registry import FAMILIES
 from tpu_trainer.support.errors import UsageError
 
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
 _KINDS = {"mlm": "masked-LM", "clm": "causal-LM"}
 # Determined by the tokenizer.
 _DERIVED_VALUES = frozenset(("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id"))
 _POSITIONS = "max_position_embeddings"
+_MOST = 2**31 - 1
+# Whole numbers that may be 0.
+_MAY_BE_0 = frozenset(("max_window_layers", "type_vocab_size"))
 
 
 @dataclass(frozen=True)
@@ -27,6 +35,13 @@ class Configuration:
     values: dict[str, Any]
     """Of config.json, all keys of the type's."""
     architecture: Architecture
+
+    @property
+    def max_length(self) -> int:
+        """The tokens that a row may have."""
+        learned = self.architecture.positions
+        positions = self.values[_position_key(self.values["model_type"])]
+        return positions - (0 if learned is None else learned.first)
 
 
 def check_model(config: ModelConfig, objective: ObjectiveName) -> Family:
@@ -100,19 +115,18 @@ def _configuration(
         values = {_position_key(config.type): positions} | values
     try:
         defaults = kind().to_dict()
-        complete = kind(**values, **derived).to_dict()
+        complete = _complete(kind, values | derived)
         read = ConfigValues(complete)
         architecture = family.architecture(read)
+        _check(complete, {name: defaults[name] for name in read.read if name in defaults}, architecture)
     except (StrictDataclassError, ValueError, TypeError, LookupError, ArithmeticError) as error:
         text = " ".join(str(error).split())
         raise UsageError(f"--model.config of a model of type {config.type!r}: {text}") from None
     for name, value in values.items():
         if name in read.read | family.without_effect or (name in defaults and value == defaults[name]):
             continue
-        # transformers 5 converts keys of earlier releases, such as rope_theta.
-        without = kind(**{other: values[other] for other in values if other != name}, **derived).to_dict()
-        if any(without.get(key) != complete.get(key) for key in read.read):
-            continue
+        if name not in complete:
+            continue  # transformers 5 converts keys of earlier releases, such as rope_theta
         reason = (
             "not supported; omit it" if name in defaults else "configurations of this type have no such value"
         )
@@ -121,3 +135,64 @@ def _configuration(
             f"{config.type})"
         )
     return Configuration(family, complete, architecture)
+
+
+def complete_values(model_type: str, values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """Returns values of config.json with the type's defaults, these alone, and the name of the number of positions.
+
+    Raises:
+        UsageError: If transformers refuses a value.
+    """
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import CONFIG_MAPPING
+
+    kind = CONFIG_MAPPING[model_type]
+    try:
+        return _complete(kind, values), kind().to_dict(), _position_key(model_type)
+    except (
+        StrictDataclassError,
+        ValueError,
+        TypeError,
+        LookupError,
+        ArithmeticError,
+        AttributeError,
+    ) as error:
+        text = " ".join(str(error).split())
+        raise UsageError(f"config.json of a model of type {model_type!r}: {text}") from None
+
+
+def _complete(kind: type[PretrainedConfig], values: dict[str, Any]) -> dict[str, Any]:
+    """Returns the values with the type's defaults."""
+    return kind(**copy.deepcopy(values)).to_dict()  # it changes what it is given
+
+
+def _check(values: dict[str, Any], defaults: dict[str, Any], architecture: Architecture) -> None:
+    """Checks the numbers of a configuration, which transformers does not.
+
+    Raises:
+        ValueError: If one is out of its range, or the heads do not fit.
+    """
+    for name, default in defaults.items():
+        if isinstance(value := values.get(name), (int, float)) and not isinstance(value, bool):
+            rule = _broken_rule(name, value, whole=isinstance(value, int) and not isinstance(default, float))
+            if rule is not None:
+                raise ValueError(f"{name} is {value!r}: must be {rule}")
+    attention = architecture.attention
+    if "head_dim" not in values and attention.heads * attention.head_size != architecture.width:
+        raise ValueError(f"{attention.heads} heads do not divide the hidden size of {architecture.width}")
+    if attention.heads % attention.key_heads:
+        raise ValueError(
+            f"{attention.heads} heads are no multiple of the {attention.key_heads} key-value heads"
+        )
+
+
+def _broken_rule(name: str, value: float, *, whole: bool) -> str | None:
+    """Returns the rule that a value breaks; None: it breaks none."""
+    if not math.isfinite(value) or value > _MOST:
+        return f"a finite number of at most {_MOST}"
+    if "dropout" in name or name.endswith("pdrop"):
+        return None if 0 <= value < 1 else "at least 0 and below 1"
+    if whole and not name.endswith("_token_id"):
+        least = 0 if name in _MAY_BE_0 else 1
+        return None if value >= least else f"a whole number of at least {least}"
+    return None if value >= 0 else "a number and not negative"

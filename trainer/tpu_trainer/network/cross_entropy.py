@@ -23,7 +23,7 @@ _MASKED_LOGIT = -1e9
 
 
 class OutputWeights(NamedTuple):
-    """The last layer: logits = hidden · matrixᵀ + bias."""
+    """The last layer: logits = hidden · matrixᵀ + bias, which the soft cap then limits."""
 
     matrix: tf.Tensor
     """float32[V, H]."""
@@ -48,6 +48,7 @@ def cross_entropy_sums(
     weights: tf.Tensor,
     size: int,
     training: bool,
+    z_loss: float = 0.0,
     max_logits: int = _MAX_LOGITS,
     shards: int = 1,
 ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -59,11 +60,13 @@ def cross_entropy_sums(
 
     Args:
         hidden: float32 or bfloat16 [N, H]; N is static.
-        output: The last layer.
+        output: The last layer. The logits are rounded before their soft cap.
         targets: int32[N].
         weights: float32[N].
         size: The vocabulary's size without padding, at most V; ids from `size` are never predicted.
         training: Whether to compute the gradient.
+        z_loss: The gradient is that of the cross-entropy plus this times log² Z, Z the sum of the exponentials of the
+            logits, as in PaLM (Chowdhery et al., 2022, section 5). The returned sums are without it.
         max_logits: Maximum number of logits per chunk and shard.
         shards: Groups of devices that divide the positions in one program. Each chunk has positions of all of them.
     """
@@ -74,9 +77,13 @@ def cross_entropy_sums(
         chunks=_chunks(count, max(1, math.ceil(count * padded_size / max_logits))),
     )
 
+    loss = _Loss(size=size, soft_cap=output.soft_cap, z_loss=z_loss)
+
     def sums(hidden: tf.Tensor, matrix: tf.Tensor, bias: tf.Tensor) -> tuple[Any, Any]:
         masked_bias = mask_padded_ids(bias, size)
-        return _sums_and_gradient(hidden, matrix, masked_bias, positions=positions, training=training)
+        return _sums_and_gradient(
+            hidden, matrix, masked_bias, positions=positions, loss=loss, training=training
+        )
 
     if training:
         return tf.custom_gradient(sums)(hidden, output.matrix, output.bias)
@@ -94,6 +101,14 @@ class _Positions(NamedTuple):
     """Positions of each shard."""
 
 
+class _Loss(NamedTuple):
+    """The loss of a position as a function of its logits; see `cross_entropy_sums` and `OutputWeights`."""
+
+    size: int
+    soft_cap: float | None
+    z_loss: float
+
+
 def _chunks(count: int, most: int) -> list[slice]:
     """Divides the positions of a shard into at most `most` chunks.
 
@@ -108,13 +123,19 @@ def _chunks(count: int, most: int) -> list[slice]:
 
 
 def _sums_and_gradient(
-    hidden: tf.Tensor, matrix: tf.Tensor, masked_bias: tf.Tensor, *, positions: _Positions, training: bool
+    hidden: tf.Tensor,
+    matrix: tf.Tensor,
+    masked_bias: tf.Tensor,
+    *,
+    positions: _Positions,
+    loss: _Loss,
+    training: bool,
 ) -> tuple[tuple[tf.Tensor, tf.Tensor], Callable[..., tuple[tf.Tensor, tf.Tensor, tf.Tensor]]]:
     """Returns the sums of `cross_entropy_sums`, and their gradient with respect to hidden, matrix and bias."""
     logits_dtype = hidden.dtype if training else tf.float32
     shards, width = positions.targets.shape[0], hidden.shape[1]
     narrow = tf.cast(matrix, hidden.dtype)
-    loss = correct = tf.zeros([])
+    loss_sum = correct_sum = tf.zeros([])
     d_hidden = []
     # Sums of each shard, which the devices add up once, after the last chunk.
     d_matrix, d_bias = tf.zeros([shards, *matrix.shape]), tf.zeros([shards, *masked_bias.shape])
@@ -124,15 +145,15 @@ def _sums_and_gradient(
         # One chunk after the other: in parallel, they would need the memory of all logits.
         chunk_hidden = sharded_hidden[:, part]
         if part.start > 0:
-            predecessor, shared = (d_matrix, 1) if training else (loss, 0)
+            predecessor, shared = (d_matrix, 1) if training else (loss_sum, 0)
             chunk_hidden = schedule_after(chunk_hidden, predecessor, shared=shared)
         rows = tf.reshape(chunk_hidden, [-1, width])
         rounded = _round(_product(rows, narrow, transpose_b=True) + masked_bias, logits_dtype)
         chunk_loss, chunk_correct, d_logits = _chunk_sums(
-            rounded, positions.targets[:, part], positions.weights[:, part]
+            rounded, positions.targets[:, part], positions.weights[:, part], loss
         )
-        loss += chunk_loss
-        correct += chunk_correct
+        loss_sum += chunk_loss
+        correct_sum += chunk_correct
         if not training:
             continue
 
@@ -150,35 +171,53 @@ def _sums_and_gradient(
             d_loss * tf.reduce_sum(d_bias, axis=0),
         )
 
-    return (loss, correct), gradient
+    return (loss_sum, correct_sum), gradient
 
 
 def _chunk_sums(
-    rounded: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor
+    rounded: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, loss: _Loss
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns the sums of a chunk, and the gradient of the loss with respect to its logits.
+    """Returns the sums of a chunk, and the gradient of its loss, z-loss included, with respect to `rounded`.
 
     Args:
-        rounded: The logits, float32 or bfloat16 [n, V].
+        rounded: The logits before their soft cap, float32 or bfloat16 [n, V].
         targets: int32 of n elements.
         weights: float32 of n elements.
+        loss: The formula.
 
     Returns:
         The weighted sums of the cross-entropy and of correct predictions, float32 scalars; and float32[n, V].
     """
     highest = tf.cast(tf.reduce_max(rounded, axis=-1, keepdims=True), tf.float32)
     logits = tf.cast(rounded, tf.float32)
-    at_target = tf.range(logits.shape[-1])[None, :] == tf.reshape(targets, [-1, 1])
-    exponentials = tf.exp(logits - highest)
-    total = tf.reduce_sum(exponentials, axis=-1, keepdims=True)
+    ids = tf.range(logits.shape[-1])[None, :]
+    at_target = ids == tf.reshape(targets, [-1, 1])
     target_logits = tf.reduce_sum(tf.where(at_target, logits, 0.0), axis=-1, keepdims=True)
     weight = tf.reshape(weights, [-1, 1])
-    loss = tf.reduce_sum((tf.math.log(total) + highest - target_logits) * weight)
+    # A soft cap keeps the order of the logits.
     ties = tf.reduce_sum(tf.cast(logits == highest, tf.float32), axis=-1, keepdims=True)
     # `ties` is 0 only if logits are NaN.
     share = tf.cast(target_logits >= highest, tf.float32) / tf.maximum(ties, 1.0)
-    correct = tf.reduce_sum(share * weight)
-    return loss, correct, (exponentials / total - tf.cast(at_target, tf.float32)) * weight
+
+    capped, highest = _cap(logits, loss.soft_cap), _cap(highest, loss.soft_cap)
+    exponentials = tf.exp(capped - highest)
+    if loss.soft_cap is not None:
+        # It also caps the logits that mask ids.
+        exponentials = tf.where(ids < loss.size, exponentials, 0.0)
+    total = tf.reduce_sum(exponentials, axis=-1, keepdims=True)
+    log_z = tf.math.log(total) + highest
+    probabilities = exponentials / total
+    d_logits = probabilities - tf.cast(at_target, tf.float32)
+    if loss.z_loss:
+        d_logits += 2 * loss.z_loss * log_z * probabilities
+    if loss.soft_cap is not None:
+        d_logits *= 1 - tf.square(capped / loss.soft_cap)
+    losses = log_z - _cap(target_logits, loss.soft_cap)
+    return tf.reduce_sum(losses * weight), tf.reduce_sum(share * weight), d_logits * weight
+
+
+def _cap(logits: tf.Tensor, soft_cap: float | None) -> tf.Tensor:
+    return logits if soft_cap is None else soft_cap * tf.tanh(logits / soft_cap)
 
 
 def _product(

@@ -21,9 +21,9 @@ from tpu_trainer.network.stack import Kept
 Weights = Mapping[str, tf.Tensor]
 
 RECOMPUTED: dict[str, frozenset[str]] = {
-    "nothing": frozenset(("query", "key", "value", "scores", "probabilities", "context", "attention", "gate", "up",
-                          "mlp")),
-    "attention": frozenset(("query", "key", "value", "context", "attention", "gate", "up", "mlp")),
+    "nothing": frozenset(("query", "key", "value", "scores", "probabilities", "context", "attention", "experts", "gate",
+                          "up", "mlp")),
+    "attention": frozenset(("query", "key", "value", "context", "attention", "experts", "gate", "up", "mlp")),
     "all": frozenset(),
 }  # fmt: skip
 """What the backward pass recomputes → the values that are kept for it. Besides these, it recomputes norms,
@@ -70,11 +70,13 @@ class Layer:
     shared: Shared
     kernel: tf.DType | None = None
     """See transformer.Computation."""
+    groups: int = 1
+    """See transformer.Computation."""
 
     def __call__(
         self, hidden: tf.Tensor, weights: Weights, scalars: Weights, kept: Kept
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the new hidden states, [B, L, H], and the layer's loss, float32 scalar."""
+        """Returns the new hidden states, [B, L, H], and the layer's part of `mlp.layers_loss`."""
         architecture = self.architecture
         before = "before" in architecture.norm_place
         after = architecture.norm_place in ("after", "before and after")
@@ -104,6 +106,8 @@ class Layer:
             weights,
             kept=kept,
             inner=lambda x: drop(x, rates.inner, dropout, place(_INNER)),
+            groups=self.groups,
+            real=None if self.shared.segments is None else self.shared.segments >= 0,
         )
         if after:
             result = normed(kept("mlp", result), "mlp_norm_after")

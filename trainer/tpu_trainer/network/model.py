@@ -10,6 +10,7 @@ import tensorflow as tf
 from tpu_trainer.config import ObjectiveName
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.network.cross_entropy import OutputWeights, cross_entropy_sums, mask_padded_ids
+from tpu_trainer.network.decoding import Cache, decode
 from tpu_trainer.network.initial_values import InitialValues
 from tpu_trainer.network.transformer import Computation, Inputs, head_input, hidden_states
 from tpu_trainer.network.weights import Network
@@ -27,6 +28,7 @@ class LanguageModel:
         objective: ObjectiveName = "mlm",
         computation: Computation | None = None,
         shards: int = 1,
+        z_loss: float = 0.0,
     ) -> None:
         """
         Args:
@@ -35,12 +37,14 @@ class LanguageModel:
             objective: The network's objective.
             computation: How to compute it; None: in float32.
             shards: Groups of devices that divide the rows in one program.
+            z_loss: The factor of the z-loss in the gradient; see `cross_entropy_sums`.
         """
         self.network = network
         self.vocabulary = vocabulary
         self.objective = objective
         self.computation = computation or Computation()
         self._shards = shards
+        self._z_loss = z_loss
 
     def loss_sums(
         self,
@@ -71,6 +75,7 @@ class LanguageModel:
             weights=tf.reshape(weights, [-1]),
             size=self.vocabulary.size,
             training=training,
+            z_loss=self._z_loss,
             shards=self._shards,
         )
         return loss, correct, layers_loss
@@ -82,6 +87,25 @@ class LanguageModel:
         """
         values = self._values()
         hidden, _ = self._hidden(values, inputs, positions, training=False)
+        return self._logits(values, hidden)
+
+    def next_logits(
+        self, input_ids: tf.Tensor, cache: Cache, *, start: tf.Tensor, last: tf.Tensor
+    ) -> tuple[tf.Tensor, Cache]:
+        """Returns float32[B, V] logits of the tokens after those at `last`, and the cache with all of `input_ids`.
+
+        Args:
+            input_ids: int32[B, T], after the `start` cached tokens of their rows.
+            cache: Of the tokens before.
+            start: int32[B].
+            last: int32[B], columns of `input_ids`.
+        """
+        values, architecture = self._values(), self.network.architecture
+        hidden, cache = decode(architecture, values, input_ids, cache, start=start)
+        hidden = head_input(architecture, values, tf.gather(hidden, last[:, None], batch_dims=1))
+        return self._logits(values, hidden)[:, 0], cache
+
+    def _logits(self, values: Mapping[str, tf.Tensor], hidden: tf.Tensor) -> tf.Tensor:
         output = self._output(values)
         logits = tf.einsum("bth,vh->btv", tf.cast(hidden, tf.float32), output.matrix)
         if output.soft_cap is not None:

@@ -15,6 +15,10 @@ def linear(x: tf.Tensor, weights: Mapping[str, tf.Tensor], name: str) -> tf.Tens
         weights: Has NAME.weight, float32[out, in], and NAME.bias, float32[out], if there is a bias.
         name: NAME.
     """
-    result = tf.einsum("...i,oi->...o", x, tf.cast(weights[f"{name}.weight"], x.dtype))
+    # Of matrices: with several axes of tokens, XLA transposes copies of activations for the gradient of W on CPUs.
+    matrix = tf.cast(weights[f"{name}.weight"], x.dtype)
+    result = tf.matmul(tf.reshape(x, [-1, x.shape[-1]]), matrix, transpose_b=True)
     bias = weights.get(f"{name}.bias")
-    return result if bias is None else result + tf.cast(bias, x.dtype)
+    if bias is not None:
+        result += tf.cast(bias, x.dtype)
+    return tf.reshape(result, [*x.shape[:-1], matrix.shape[0]])

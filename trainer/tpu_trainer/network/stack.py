@@ -15,7 +15,7 @@ import tensorflow as tf
 
 Weights = dict[str, tf.Tensor]
 Layer = Callable[[tf.Tensor, Weights, Weights, "Kept"], tuple[tf.Tensor, tf.Tensor]]
-"""(hidden states, weights, scalars, kept) → (hidden states, loss): the last is a float32 scalar."""
+"""(hidden states, weights, scalars, kept) → (hidden states, loss): the last is float32 of a static shape."""
 
 
 class Kept:
@@ -56,7 +56,13 @@ def _replaced(value: tf.Tensor, by: tf.Tensor) -> tuple[tf.Tensor, Callable[...,
 
 
 def run_layers(
-    layer: Layer, hidden: tf.Tensor, *, weights: Weights, scalars: Weights, keep: Collection[str] | None
+    layer: Layer,
+    hidden: tf.Tensor,
+    *,
+    weights: Weights,
+    scalars: Weights,
+    keep: Collection[str] | None,
+    loss_shape: tuple[int, ...] = (),
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the hidden states after all layers, and the sum of the layers' losses.
 
@@ -66,8 +72,9 @@ def run_layers(
         weights: Name → the weights of all N layers, [N, …]. They get gradients.
         scalars: Name → a scalar of each layer, [N]. They get no gradients.
         keep: Names of the values to keep for the backward pass; None: there is none.
+        loss_shape: Shape of a layer's loss.
     """
-    loop = _Loop(layer, list(weights), scalars, keep or ())
+    loop = _Loop(layer, list(weights), scalars, keep or (), loss_shape)
     if keep is None:
         return loop.forward(hidden, list(weights.values()))[:2]
 
@@ -83,12 +90,32 @@ def run_layers(
     return run(hidden, *weights.values())
 
 
+def run_layers_keeping(
+    layer: Layer, hidden: tf.Tensor, *, weights: Weights, scalars: Weights, keep: Collection[str]
+) -> tuple[tf.Tensor, Weights]:
+    """Returns the hidden states after all layers, and name → what all layers keep, [N, …], without gradients.
+
+    The arguments are those of `run_layers`.
+    """
+    loop = _Loop(layer, list(weights), scalars, keep)
+    hidden, _, _, kept = loop.forward(hidden, list(weights.values()), keeps=True)
+    return hidden, kept
+
+
 class _Loop:
-    def __init__(self, layer: Layer, names: list[str], scalars: Weights, keep: Collection[str]) -> None:
+    def __init__(
+        self,
+        layer: Layer,
+        names: list[str],
+        scalars: Weights,
+        keep: Collection[str],
+        loss_shape: tuple[int, ...],
+    ) -> None:
         self._layer = layer
         self._names = names
         self._scalars = scalars
         self._keep = keep
+        self._loss_shape = loss_shape
 
     def _call(
         self, hidden: tf.Tensor, stacks: Sequence[tf.Tensor], number: tf.Tensor, kept: Kept
@@ -130,7 +157,7 @@ class _Loop:
         _, hidden, loss, inputs, arrays = tf.while_loop(
             lambda number, *_: number < count,
             step,
-            (tf.constant(0), hidden, tf.zeros([]), inputs, arrays),
+            (tf.constant(0), hidden, tf.zeros(self._loss_shape), inputs, arrays),
             maximum_iterations=count,
             parallel_iterations=1,
         )

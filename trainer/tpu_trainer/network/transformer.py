@@ -12,6 +12,7 @@ from tpu_trainer.config import Recompute
 from tpu_trainer.network.architecture import Architecture
 from tpu_trainer.network.dropout import DropoutKey, drop
 from tpu_trainer.network.layer import RECOMPUTED, Layer, Shared, layer_scalars
+from tpu_trainer.network.mlp import layers_loss, loss_shape
 from tpu_trainer.network.norms import activate, normalize
 from tpu_trainer.network.products import linear
 from tpu_trainer.network.rope import rope_tables
@@ -46,6 +47,8 @@ class Computation:
     """What the backward pass recomputes; see layer.RECOMPUTED."""
     kernel: tf.DType | None = None
     """Attention runs in a kernel with inputs of this type; None: in plain operations."""
+    groups: int = 1
+    """Groups of rows whose tokens share experts' places: as many as groups of devices divide the rows in a program."""
 
 
 def hidden_states(
@@ -64,29 +67,42 @@ def hidden_states(
     if positions is None:
         positions = tf.range(inputs.input_ids.shape[1], dtype=tf.int32)[None]
     hidden = embed(architecture, weights, inputs, positions, computation.dtype)
-    cosines = sines = None
-    if architecture.ropes:
-        cosines, sines = rope_tables(architecture.ropes, positions)
-        if any(kind.rope is None for kind in architecture.kinds):
-            cosines = tf.concat([cosines, tf.ones_like(cosines[:1])], axis=0)
-            sines = tf.concat([sines, tf.zeros_like(sines[:1])], axis=0)
+    cosines, sines = rotations(architecture, positions)
     layer = Layer(
         architecture,
         Shared(cosines, sines, _segments(inputs), inputs.dropout),
         computation.kernel if training else None,
+        computation.groups,
     )
-    hidden, loss = run_layers(
+    hidden, sums = run_layers(
         layer,
         hidden,
-        weights={
-            name.removeprefix(STACKED): value for name, value in weights.items() if name.startswith(STACKED)
-        },
+        weights=stacks(weights),
         scalars=layer_scalars(architecture),
         keep=RECOMPUTED[computation.recompute] if training else None,
+        loss_shape=loss_shape(architecture.mlp),
     )
     if architecture.final_norm:
         hidden = normalize(hidden, architecture.norm, weights, "final_norm")
-    return hidden, loss
+    return hidden, layers_loss(sums, architecture.mlp, architecture.layers)
+
+
+def stacks(weights: Weights) -> dict[str, tf.Tensor]:
+    """Returns the layers' weights by their names within a layer."""
+    return {name.removeprefix(STACKED): value for name, value in weights.items() if name.startswith(STACKED)}
+
+
+def rotations(
+    architecture: Architecture, positions: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor] | tuple[None, None]:
+    """Returns the tables of layer.Shared for positions, int32[B or 1, L]."""
+    if not architecture.ropes:
+        return None, None
+    cosines, sines = rope_tables(architecture.ropes, positions)
+    if any(kind.rope is None for kind in architecture.kinds):
+        cosines = tf.concat([cosines, tf.ones_like(cosines[:1])], axis=0)
+        sines = tf.concat([sines, tf.zeros_like(sines[:1])], axis=0)
+    return cosines, sines
 
 
 def embed(

@@ -89,12 +89,21 @@ def _layer_specs(a: Architecture) -> Iterator[tuple[str, WeightSpec]]:
         yield from _norm("attention_norm_after", a.norm, a.width)
     if before and not a.shared_norm:
         yield from _norm("mlp_norm", a.norm, a.width)
-    if mlp.gated:
-        yield from _linear("mlp.gate", mlp.size, a.width, std, bias=mlp.bias)
-    yield from _linear("mlp.up", mlp.size, a.width, std, bias=mlp.bias)
-    yield from _linear("mlp.down", a.width, mlp.size, residual, bias=mlp.bias)
+    if mlp.experts is not None:
+        yield from _linear("mlp.router", mlp.experts, a.width, std, bias=False)
+    leading = () if mlp.experts is None else (mlp.experts,)
+    for name, spec in _mlp_specs(a, std, residual):
+        yield name, spec._replace(shape=(*leading, *spec.shape))
     if after:
         yield from _norm("mlp_norm_after", a.norm, a.width)
+
+
+def _mlp_specs(a: Architecture, std: float, residual: float) -> Iterator[tuple[str, WeightSpec]]:
+    """Yields the weights of the MLP, or of one expert."""
+    if a.mlp.gated:
+        yield from _linear("mlp.gate", a.mlp.size, a.width, std, bias=a.mlp.bias)
+    yield from _linear("mlp.up", a.mlp.size, a.width, std, bias=a.mlp.bias)
+    yield from _linear("mlp.down", a.width, a.mlp.size, residual, bias=a.mlp.bias)
 
 
 def _linear(

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tpu_trainer.runs import marker
 from tpu_trainer.runs.marker import Marker
+from tpu_trainer.runs.stacks import read_value, stored_values
 from tpu_trainer.support import files
 from tpu_trainer.support.errors import UsageError
 
@@ -183,11 +184,12 @@ class Checkpoints:
         path = self.path(step)
         try:
             files.make_dirs(path)
+            stored = dict(stored_values(values))
             tf.raw_ops.SaveV2(
                 prefix=files.join(path, "state"),
-                tensor_names=list(values),
-                shape_and_slices=[""] * len(values),
-                tensors=list(values.values()),
+                tensor_names=list(stored),
+                shape_and_slices=[""] * len(stored),
+                tensors=list(stored.values()),
             )
             files.flush_tree(path)
             self._write_marker(step, Marker({"step": step, **metadata}, _checksums(path)))
@@ -234,12 +236,9 @@ class Checkpoints:
             reader = tf.train.load_checkpoint(prefix)
             stored_shapes = reader.get_variable_to_shape_map()
             for name, shape in shapes.items():
-                if stored_shapes.get(name) != list(shape):
-                    raise UsageError(
-                        f"{prefix}: {name!r} has shape {stored_shapes.get(name)} there and {list(shape)} here: the "
-                        "checkpoint is from another model"
-                    )
-                yield name, reader.get_tensor(name)
+                yield name, read_value(reader, stored_shapes, name, shape)
+        except ValueError as error:
+            raise UsageError(f"{prefix}: {error}: the checkpoint is from another model") from error
         except (tf.errors.OpError, IndexError) as error:  # IndexError: a file is too short
             raise UsageError(
                 f"{prefix}: cannot be read ({error}); if it is damaged, remove {self.path(step)} to use the previous "

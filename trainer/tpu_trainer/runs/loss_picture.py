@@ -14,8 +14,10 @@ from tpu_trainer.support import files
 
 _log = logging.getLogger(__name__)
 
+_WIDTH = 480  # pixels: narrow, so that the text stays readable where a phone's width scales the picture down
+_TITLE_LENGTH = 44  # characters that fit into the width
 _LABEL_GAP = 16  # pixels
-_MOST_POINTS = 800  # about the chart's width in pixels
+_MOST_POINTS = 800  # two for each pixel of the plot
 
 
 class LossPicture:
@@ -43,7 +45,7 @@ def loss_picture(records: Sequence[dict[str, Any]], *, title: str, baselines: Ma
 
     Args:
         records: The records of metrics.jsonl.
-        title: The chart's title.
+        title: The chart's title; the middle of a long one, such as a path, is left out.
         baselines: Name → loss to compare with, in nats.
     """
     training = _points((record["step"], record["loss"]) for record in records if "loss" in record)
@@ -55,23 +57,25 @@ def loss_picture(records: Sequence[dict[str, Any]], *, title: str, baselines: Ma
     plot = Plot(
         x=Axis(label="step", low=0, high=max(steps), tick_text="{:,.0f}".format),
         y=Axis(label="loss, nats per token", low=max(low - margin, 0.0), high=high + margin),
-        width=860, height=420, left=64, right=190, top=44, bottom=44,
+        width=_WIDTH, height=380, left=52, right=16, top=66, bottom=44,
     )  # fmt: skip
     parts = list(plot.frame())
-    labels: list[tuple[float, str, str]] = []  # pixels from the top, text, style
-    for name, loss in baselines.items():
-        parts.append(plot.line([(plot.x.low, loss), (plot.x.high, loss)], "guide"))
-        labels.append((plot.place(0, loss)[1], f"{name} {loss:.3f}", "axis"))
+    end = plot.width - plot.right
+    labels = [(plot.place(0, loss)[1], f"{name} {loss:.3f}") for name, loss in baselines.items()]
+    parts += [plot.line([(plot.x.low, loss), (plot.x.high, loss)], "guide") for loss in baselines.values()]
+    parts += [
+        element("text", text(label), class_="axis", x=end, y=y - 5, text_anchor="end")
+        for y, label in _spread(labels)
+    ]
+    x = plot.left
     for name, points, series in (("training loss", training, "s0"), ("validation loss", validation, "s1")):
         if points:
             parts.append(plot.line(points, f"{series} line"))
-            labels.append((plot.place(*points[-1])[1], f"{name} {points[-1][1]:.3f}", f"{series} series"))
+            label = f"{name} {points[-1][1]:.3f}"
+            parts.append(element("text", text(label), class_=f"{series} series", x=x, y=50))
+            x += (end - plot.left) // 2
     parts += [plot.dot(point, 2.6, "s1 dot") for point in validation]
-    beside = plot.width - plot.right + 10
-    parts += [
-        element("text", text(label), class_=style, x=beside, y=y + 4) for y, label, style in _spread(labels)
-    ]
-    return plot.document(parts, title)
+    return plot.document(parts, _shortened(title))
 
 
 def _points(losses: Iterable[Point]) -> list[Point]:
@@ -80,10 +84,13 @@ def _points(losses: Iterable[Point]) -> list[Point]:
     return [*points[: -1 : -(-len(points) // _MOST_POINTS)], points[-1]] if points else []
 
 
-def _spread(labels: list[tuple[float, str, str]]) -> list[tuple[float, str, str]]:
-    """Returns the labels from top to bottom, moved apart if they would overlap."""
-    placed: list[tuple[float, str, str]] = []
-    for y, label, style in sorted(labels):
-        lowest = placed[-1][0] + _LABEL_GAP if placed else -math.inf
-        placed.append((max(y, lowest), label, style))
+def _shortened(title: str) -> str:
+    return title if len(title) <= _TITLE_LENGTH else f"{title[:16]}…{title[17 - _TITLE_LENGTH :]}"
+
+
+def _spread(labels: list[tuple[float, str]]) -> list[tuple[float, str]]:
+    """Returns labels (pixels from the top, text) from bottom to top, moved up if they would overlap."""
+    placed: list[tuple[float, str]] = []
+    for y, label in sorted(labels, reverse=True):
+        placed.append((min(y, placed[-1][0] - _LABEL_GAP) if placed else y, label))
     return placed

@@ -6,7 +6,7 @@ that the mean is right if replicas have different numbers of targets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -32,6 +32,7 @@ class Task:
         clip_norm: float | None,
         average: WeightAverage | None,
         accumulation: int,
+        micro_batch_starts: Sequence[int] = (),
         compile_gradients: bool,
         skip_spikes: float | None = None,
     ) -> None:
@@ -44,6 +45,7 @@ class Task:
             clip_norm: The largest global norm of a gradient; None: no limit.
             average: The running mean of the network's weights; None: no mean.
             accumulation: Micro-batches per replica, processed one after the other.
+            micro_batch_starts: The step from which each of them has rows, ascending; (): all do from the first.
             compile_gradients: Compile only the replica's part of the step with XLA. For several replicas that are not
                 TPU cores: the whole step contains communication, which XLA cannot compile there.
             skip_spikes: Standard deviations above the mean from which an update is skipped; None: skip none.
@@ -55,6 +57,7 @@ class Task:
         self._seed = seed
         self._clip_norm = clip_norm
         self._accumulation = accumulation
+        self._micro_batch_starts = micro_batch_starts
         self._spikes = None if skip_spikes is None else SpikeGuard(skip_spikes)
         self._gradients = (
             tf.function(self.gradients, jit_compile=True, autograph=False)
@@ -118,8 +121,13 @@ class Task:
             sums = BatchSums(*(a + b for a, b in zip(sums, micro_sums, strict=True)))
             return number + 1, sums, [a + b for a, b in zip(gradients, micro_gradients, strict=True)]
 
+        # Static if it can be, for the compiler's estimates.
+        count = self._accumulation
+        if any(self._micro_batch_starts):
+            starts = tf.constant(self._micro_batch_starts, step.dtype)
+            count = tf.reduce_sum(tf.cast(starts <= step, tf.int32))
         _, sums, gradients = tf.while_loop(
-            lambda number, *_: number < self._accumulation,
+            lambda number, *_: number < count,
             add,
             (
                 tf.constant(0),

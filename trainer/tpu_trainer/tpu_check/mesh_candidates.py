@@ -61,6 +61,7 @@ class Candidate:
             config.train,
             batch_size=self.batch_size,
             accumulation=self.accumulation,
+            batch_ramp=0,
             recompute=self.plan.recompute,
         )
         return replace(config, mesh=mesh, train=train)

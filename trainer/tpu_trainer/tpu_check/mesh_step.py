@@ -49,7 +49,8 @@ class MeshStep:
                 f"--mesh.data {data} times --mesh.model {self.mesh.model} are {self.devices} devices, but "
                 f"{topology.name} has {topology.replicas}; change the mesh"
             )
-        self._config = config
+        # The whole batch: the compiler estimates loops only of constant length.
+        self._config = config = replace(config, train=replace(config.train, batch_ramp=0))
         self._rows = rows
         self._cache = cache
         self.task: Task = build_task(

@@ -142,7 +142,7 @@ class ReplicaStep:
 
     def _task_for(self, replica_rows: int) -> Task:
         if self._task is None:
-            train = replace(self._config.train, batch_size=replica_rows)
+            train = replace(self._config.train, batch_size=replica_rows, batch_ramp=0)
             self._task = build_task(
                 replace(self._config, train=train),
                 vocabulary=self._rows.vocabulary,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -57,6 +58,7 @@ def build_task(
         objective=config.objective,
         computation=_computation(config, architecture, max_length, target),
         shards=target.shards,
+        z_loss=config.train.z_loss,
     )
     if token_counts is not None:
         model.init_output_bias(target_counts(token_counts, vocabulary, config.objective), initial)
@@ -83,6 +85,7 @@ def build_task(
         clip_norm=config.optimizer.clip_norm,
         average=average,
         accumulation=config.train.accumulation,
+        micro_batch_starts=config.train.micro_batch_starts,
         compile_gradients=target.compile_gradients,
         skip_spikes=config.train.skip_spikes,
     )
@@ -91,20 +94,22 @@ def build_task(
 def _computation(
     config: FitConfig, architecture: Architecture, max_length: int, target: Target
 ) -> Computation:
-    dtype = tf.bfloat16 if config.train.precision == "mixed_bfloat16" else tf.float32
+    computation = Computation(
+        dtype=tf.bfloat16 if config.train.precision == "mixed_bfloat16" else tf.float32,
+        recompute=config.train.recompute,
+        groups=target.shards,
+    )
     if not config.train.attention_kernel:
-        return Computation(dtype=dtype, recompute=config.train.recompute)
+        return computation
     reason = unsupported_reason(architecture, length=max_length, devices=target.column_groups)
     if reason is not None:
         raise UsageError(f"--train.attention_kernel: {reason}; use --train.recompute attention instead")
-    if target.kernel_generation is None:
-        recompute = "attention" if config.train.recompute == "nothing" else config.train.recompute
-        return Computation(dtype=dtype, recompute=recompute)
-    return Computation(
-        dtype=dtype,
-        recompute=config.train.recompute,
-        kernel=kernel_dtype(config.train.precision, target.kernel_generation),
-    )
+    if target.kernel_generation is not None:
+        kernel = kernel_dtype(config.train.precision, target.kernel_generation)
+        return replace(computation, kernel=kernel)
+    if computation.recompute == "nothing":
+        return replace(computation, recompute="attention")
+    return computation
 
 
 def _objective(config: FitConfig, model: LanguageModel, max_length: int) -> Objective:

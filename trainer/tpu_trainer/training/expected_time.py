@@ -31,8 +31,8 @@ class Speed:
         line = f"about {rounded(seconds)} on {'this CPU' if self.is_cpu else 'these devices'}, without compilation"
         if self.is_cpu and seconds > _DAY:
             line += (
-                ": for less, take a smaller model (trainer/configs/tiny-*.yaml), fewer --train.steps, or an "
-                "accelerator; see docs/training.md, 'How long a run takes'"
+                ": for less, take a smaller model (--config tiny-clm or tiny-mlm), fewer --train.steps, "
+                "or an accelerator; see docs/training.md, 'How long a run takes'"
             )
         return line
 

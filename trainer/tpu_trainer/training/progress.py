@@ -198,7 +198,7 @@ class ProgressLog:
         # Waits are by the machine's clock, which may be set meanwhile.
         waited = min(max(sum(float(wait) for wait in self._waits), 0.0), seconds)
         self._waits = []
-        rows_per_second = steps * self._config.batch_size / seconds
+        rows_per_second = self._rows(self._timed_from + steps_before, step) / seconds
         figures = {
             "tokens_per_second": round(tokens / seconds),
             "rows_per_second": round(rows_per_second, 2),
@@ -211,4 +211,9 @@ class ProgressLog:
         return figures
 
     def _seconds_left(self, step: int) -> float:
-        return (self._config.steps - step) * self._stopwatch.seconds() / (step - self._timed_from)
+        seconds_per_row = self._stopwatch.seconds() / self._rows(self._timed_from, step)
+        return self._rows(step, self._config.steps) * seconds_per_row
+
+    def _rows(self, first: int, end: int) -> int:
+        """Returns the rows of steps `first` to `end`."""
+        return self._config.rows_before(end) - self._config.rows_before(first)

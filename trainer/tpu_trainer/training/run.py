@@ -92,7 +92,7 @@ class Run:
             f"{config.train.batch_size} rows on {self._executor.replicas} replica(s)"
         )
         if self._model.speed is not None and self.first_step < config.train.steps:
-            rows = (config.train.steps - self.first_step) * config.train.batch_size
+            rows = config.train.rows_before(config.train.steps) - config.train.rows_before(self.first_step)
             seconds = self._model.speed.seconds(rows * self._model.flops_per_row)
             _log.info(f"fit: {self._model.speed.describe(seconds)}")
 

@@ -21,6 +21,7 @@ from tpu_trainer.devices.executor import StepExecutor, check_batch_size
 from tpu_trainer.devices.opening import open_devices
 from tpu_trainer.devices.pjrt.peers import Peers
 from tpu_trainer.exports.initial_weights import load_weights
+from tpu_trainer.network.families.registry import FAMILIES
 from tpu_trainer.network.kernel_check import check_attention_kernel
 from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.runs.run_folder import RunFolder
@@ -136,6 +137,7 @@ def _load(
         seed=config.seed,
         window_shards=config.data.window_shards,
         vocab_size=vocabulary.size,
+        micro_batch_starts=config.train.micro_batch_starts,
     )
     return _Data(
         rows=rows,
@@ -160,7 +162,13 @@ def _build(config: FitConfig, *, data: _Data, folder: RunFolder, devices: Device
             initial=devices.initial,
         )
     if config.model.init_from is not None and not Checkpoints(folder.checkpoints).steps():
-        load_weights(task.objective.model.network, config.model.init_from, data.vocabulary, devices.initial)
+        load_weights(
+            task.objective.model.network,
+            config.model.init_from,
+            family=FAMILIES[config.model.type],
+            vocabulary=data.vocabulary,
+            initial=devices.initial,
+        )
     if task.average is not None:
         task.average.start(devices.initial)
     return task

@@ -25,6 +25,7 @@ from tpu_trainer.config import (
     GenerateConfig,
 )
 from tpu_trainer.config.files import add_options
+from tpu_trainer.config.packaged import ConfigFile
 from tpu_trainer.config.parser import Parser
 from tpu_trainer.support.errors import ExitStatus
 
@@ -86,7 +87,9 @@ def _verb_parser(verb: str) -> Parser:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--config", action="config", help="YAML file of these options; later options override it."
+        "--config",
+        action=ConfigFile,
+        help="YAML file of these options, or the name of a packaged one, such as tiny-clm; later options override it.",
     )
     add_options(parser, config_class)
     sections = {field.name for field in dataclasses.fields(config_class)}

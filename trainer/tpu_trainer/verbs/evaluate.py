@@ -105,7 +105,7 @@ def _executor(
             target=devices.target,
             initial=devices.initial,
         )
-    executor = devices.executor(task, state={"network": task.objective.model.network})
+    executor = devices.executor(task, state={"network": task.objective.model.network.weights})
     # Of the average, the checkpoint has the same names in another part.
     names = {name.replace("network/", f"{part}/", 1): name for name in executor.state_shapes()}
     shapes = {saved: executor.state_shapes()[name] for saved, name in names.items()}
@@ -115,13 +115,8 @@ def _executor(
 
 def _for_evaluation(run: FitConfig, config: EvaluateConfig) -> FitConfig:
     """Returns the run's configuration for the devices of `config`, without what only training needs."""
-    train = replace(
-        run.train,
-        # The kernel is only for training, but attention is patched as it is for recomputation.
-        recompute_attention=run.train.recompute_attention or run.train.attention_kernel,
-        attention_kernel=False,
-        deterministic=False,
-    )
+    # The kernel is only for training.
+    train = replace(run.train, attention_kernel=False, deterministic=False)
     # Only the weights to evaluate, not a second set for the average.
     optimizer = replace(run.optimizer, ema=None)
     return replace(run, strategy=config.strategy, mesh=config.mesh, train=train, optimizer=optimizer)

@@ -26,7 +26,7 @@ def main(config: ExportConfig) -> None:
     folder = RunFolder(config.run)
     folder.config()
     names = files.list_names(config.output)
-    if names and not {"config.json", "model.safetensors"} <= set(names):
+    if names and not ("config.json" in names and any(map(_is_weights, names))):
         raise UsageError(
             f"--output is {config.output!r}: it contains {names[0]!r} but no exported model; use a new or empty folder"
         )
@@ -42,11 +42,17 @@ def main(config: ExportConfig) -> None:
         tempfile.TemporaryDirectory(prefix="tpu_trainer-") as temporary,
     ):
         export_checkpoint(folder, step, Path(temporary))
+        for name in filter(_is_weights, names):  # an older export may have more parts
+            files.remove_file(files.join(config.output, name))
         files.copy_tree(temporary, config.output)
     if config.json:
         print_data(json_line({"output": config.output, "step": step}))
     else:
         print(f"{config.output}: the model after {step} steps")
+
+
+def _is_weights(name: str) -> bool:
+    return name.startswith("model") and name.endswith((".safetensors", ".safetensors.index.json"))
 
 
 def chosen_step(checkpoints: Checkpoints, choice: str) -> int:

@@ -36,7 +36,7 @@ def main(config: FillMaskConfig) -> None:
     if config.text is not None:
         _encode(check_text(config.text, "--text"), tokenizer)  # rejects it before the model is loaded
     with elapsed("fill-mask: starting TensorFlow"):
-        model = open_model(config.model, vocabulary, "mlm")
+        model = open_model(config.model, tokenizer, vocabulary, "mlm")
     filler = MaskFiller(model, tokenizer)
     for prompt in read_prompts(config.text, json_lines=config.json):
         masks = list(filler.fill(prompt.text, config.top_k))
@@ -80,14 +80,12 @@ class MaskFiller:
         Raises:
             UsageError: If the text has no mask or is too long.
         """
+        from tpu_trainer.network.transformer import Inputs  # imports TensorFlow
+
         ids = np.array(_encode(text, self._tokenizer), np.int32)
         positions = np.flatnonzero(ids == self._tokenizer.mask_token_id).astype(np.int32)
-        logits = (
-            self._model.logits_at(input_ids=ids[None], positions=positions[None])
-            .numpy()[0]
-            .astype(np.float64)
-        )
-        for position, row in zip(positions, logits, strict=True):
+        logits = self._model.logits_at(Inputs(ids[None]), positions=positions[None]).numpy()[0]
+        for position, row in zip(positions, logits.astype(np.float64), strict=True):
             exponentials = np.exp(row - row.max())
             probabilities = exponentials / exponentials.sum()
             best = np.argsort(-probabilities, kind="stable")[:top_k]

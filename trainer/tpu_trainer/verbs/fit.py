@@ -88,9 +88,7 @@ def _fit(config: FitConfig, peers: Peers) -> None:
     from tpu_trainer.network.configuration import configure
 
     vocabulary = load_vocabulary(train.datasets[0], config.objective, tokenizer=config.data.tokenizer)
-    configure(
-        config.model, objective=config.objective, vocabulary=vocabulary, max_length=train.max_length
-    )
+    configure(config.model, objective=config.objective, vocabulary=vocabulary, max_length=train.max_length)
     with _locked(folder.path) if folder.writable else nullcontext():
         folder.check_continues(config)  # again: another `fit` may have written there meanwhile
         # TensorFlow takes seconds to import: the checks above come first.

@@ -30,7 +30,7 @@ def main(config: GenerateConfig) -> None:
         text = check_text(config.text, "--text")
         encode(text, tokenizer, config.max_new_tokens)  # rejects it before the model is loaded
     with elapsed("generate: starting TensorFlow"):
-        model = open_model(config.model, vocabulary, "clm")
+        model = open_model(config.model, tokenizer, vocabulary, "clm")
     generator = Generator(
         model,
         tokenizer,
@@ -67,51 +67,65 @@ def encode(text: str, tokenizer: Any, max_new_tokens: int | None) -> tuple[list[
     return ids, max_new_tokens or min(room, _DEFAULT_NEW_TOKENS)
 
 
+def _rounded(length: int, most: int) -> int:
+    """Returns a power of two of at least `length`, but not more than `most`: each size is traced once."""
+    return min(1 << int(length - 1).bit_length(), most)
+
+
 class Generator:
     """Continues texts with a LanguageModel."""
 
     def __init__(self, model: Any, tokenizer: Any, sampling: Sampling) -> None:
-        self._network = model.network
+        import tensorflow as tf
+
+        self._model = model
         self._tokenizer = tokenizer
         self._sampling = sampling
+        self._next_logits = tf.function(model.next_logits, autograph=False)
 
     def continued(
         self, texts: Sequence[str], *, lines: Sequence[int], max_new_tokens: int | None
     ) -> Iterator[str]:
         """Yields each of `texts`, in order, with its continuation; `lines` are their line numbers, for Sampling."""
         prompts = [encode(text, self._tokenizer, max_new_tokens) for text in texts]
-        results: dict[int, str] = {}
-        # A batch has prompts of one length: not every model supports padding.
-        by_length: dict[int, list[int]] = {}
-        for index, (ids, _) in enumerate(prompts):
-            by_length.setdefault(len(ids), []).append(index)
-        for members in by_length.values():
-            rows = np.array([prompts[index][0] for index in members], np.int32)
-            new = self._new_tokens(rows, [lines[index] for index in members], prompts[members[0]][1])
-            for index, row, tokens in zip(members, rows, new, strict=True):
-                results[index] = self._text(texts[index], row.tolist(), tokens)
-        yield from (results[index] for index in range(len(texts)))
+        new = self._new_tokens([ids for ids, _ in prompts], lines, [count for _, count in prompts])
+        for text, (ids, _), tokens in zip(texts, prompts, new, strict=True):
+            yield self._text(text, ids, tokens)
 
-    def _new_tokens(self, ids: np.ndarray, lines: Sequence[int], count: int) -> list[list[int]]:
-        """Returns up to `count` tokens after each row of `ids` (int32[B, L]), until the end token."""
+    def _new_tokens(
+        self, prompts: Sequence[list[int]], lines: Sequence[int], counts: Sequence[int]
+    ) -> list[list[int]]:
+        """Returns up to `counts` tokens after each prompt, until the end token."""
         import tensorflow as tf
 
-        end = self._tokenizer.eos_token_id
-        ended = np.zeros(len(ids), bool)
-        start, cache = ids.shape[1], None
-        for step in range(count):
-            inputs = self._network.prepare_inputs_for_generation(
-                tf.constant(ids), past_key_values=cache, attention_mask=tf.ones_like(ids), use_cache=True
+        from tpu_trainer.network.decoding import Cache
+
+        end, most = self._tokenizer.eos_token_id, self._tokenizer.model_max_length
+        lengths = np.array([len(ids) for ids in prompts], np.int32)
+        ids = np.zeros([len(prompts), _rounded(lengths.max(), most)], np.int32)
+        for row, prompt in zip(ids, prompts, strict=True):
+            row[: len(prompt)] = prompt  # later tokens replace the padding
+        cache = Cache.empty(
+            self._model.network.architecture, len(prompts), _rounded(max(lengths + counts), most)
+        )
+        start, last = np.zeros_like(lengths), lengths - 1
+        new: list[list[int]] = [[] for _ in prompts]
+        open_rows = np.ones(len(prompts), bool)
+        for step in range(max(counts)):
+            logits, cache = self._next_logits(
+                tf.constant(ids), cache, start=tf.constant(start), last=tf.constant(last)
             )
-            output = self._network(**inputs)
-            cache = output.get("past_key_values")
-            tokens = self._sampling.choose(output.logits[:, -1].numpy(), lines=lines, step=step)
-            ids = np.concatenate([ids, tokens[:, None].astype(np.int32)], axis=1)
-            ended |= tokens == end
-            if end is not None and ended.all():
+            tokens = self._sampling.choose(logits.numpy(), lines=lines, step=step)
+            open_rows &= tokens != end if end is not None else True
+            for index in np.flatnonzero(open_rows):
+                new[index].append(int(tokens[index]))
+            open_rows &= step + 1 < np.array(counts)
+            if not open_rows.any():
                 break
-        new = [row[start:].tolist() for row in ids]
-        return [row[: row.index(end)] if end in row else row for row in new]
+            # Rows that have ended compute their last token again.
+            start = np.where(open_rows, lengths + step, start).astype(np.int32)
+            ids, last = tokens[:, None].astype(np.int32), np.zeros_like(last)
+        return new
 
     def _text(self, text: str, prompt: list[int], new: list[int]) -> str:
         """Returns the original text and the continuation, decoded together with the prompt."""

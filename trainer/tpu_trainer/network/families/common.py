@@ -9,9 +9,16 @@ from tpu_trainer.network.architecture import LayerKind
 from tpu_trainer.network.families.family import ConfigValues
 from tpu_trainer.network.rope import Rope, llama3_frequencies, plain_frequencies, yarn_frequencies
 
+FULL, SLIDING = "full_attention", "sliding_attention"
+
 
 def rope(
-    values: ConfigValues, head_size: int, layer_type: str | None = None, *, interleaved: bool = False
+    values: ConfigValues,
+    head_size: int,
+    layer_type: str | None = None,
+    *,
+    interleaved: bool = False,
+    partial: bool = True,
 ) -> Rope:
     """Returns the rotation that `rope_parameters` describe.
 
@@ -20,14 +27,22 @@ def rope(
         head_size: Dimensions of a head.
         layer_type: Key of `rope_parameters`, if it has an entry for each type of layer.
         interleaved: See Rope.
+        partial: Whether PyTorch's class can rotate a part of each head, which `partial_rotary_factor` determines.
 
     Raises:
-        UsageError: If its type is not supported.
+        UsageError: If its type or the part is not supported.
     """
     parameters = values["rope_parameters"]
     if layer_type is not None:
         parameters = parameters[layer_type]
-    size = int(head_size * parameters.get("partial_rotary_factor", 1.0))
+    part = parameters.get("partial_rotary_factor", 1.0)
+    if part != 1 and not partial:
+        raise values.error("rope_parameters", f"partial_rotary_factor {part} is not supported; must be 1.0")
+    size = int(head_size * part)
+    if not 2 <= size <= head_size:
+        raise values.error(
+            "rope_parameters", f"rotates {size} of {head_size} dimensions; must be 2 to {head_size}"
+        )
     theta, kind = parameters["rope_theta"], parameters.get("rope_type", "default")
     factor = 1.0
     if kind == "default":
@@ -72,6 +87,37 @@ def _yarn(values: ConfigValues, parameters: dict[str, Any], size: int) -> tuple[
         return frequencies, attention_factor
     full, part = parameters.get("mscale"), parameters.get("mscale_all_dim")
     return frequencies, scale(full) / scale(part) if full and part else scale(1)
+
+
+def ropes_by_type(values: ConfigValues, head_size: int) -> tuple[Rope, Rope]:
+    """Returns the rotations of layers without and with a window."""
+    return tuple(rope(values, head_size, name, partial=False) for name in (FULL, SLIDING))
+
+
+def windowed(values: ConfigValues, *, by_type: bool = False) -> tuple[LayerKind, ...]:
+    """Returns the kinds of layers with and without a window, as `layer_types` lists them.
+
+    Args:
+        values: The configuration.
+        by_type: Whether both have rotations of their own, those of `ropes_by_type`.
+
+    Raises:
+        UsageError: If a type is not supported, the list has another length than the layers, or there is no window.
+    """
+    types, window = values["layer_types"], values["sliding_window"]
+    if len(types) != values["num_hidden_layers"]:
+        raise values.error(
+            "layer_types", f"must have a type for each of {values['num_hidden_layers']} layers"
+        )
+    for name in types:
+        if name not in (FULL, SLIDING):
+            raise values.error("layer_types", f"{name!r} is not supported; must be {FULL} or {SLIDING}")
+    if SLIDING in types and window is None:
+        raise values.error("sliding_window", f"layers of type {SLIDING} need a number")
+    return tuple(
+        LayerKind(window=window, rope=int(by_type)) if name == SLIDING else LayerKind(rope=0)
+        for name in types
+    )
 
 
 def uniform(layers: int, **kind: Any) -> tuple[LayerKind, ...]:

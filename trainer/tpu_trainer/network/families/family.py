@@ -51,6 +51,13 @@ class ConfigValues:
             raise self.error(name, f"must be one of {', '.join(sorted(_ACTIVATIONS))}")
         return _ACTIVATIONS[value]
 
+    def positive(self, name: str) -> Any:
+        """Returns a value, a positive number or null; raises UsageError for others."""
+        value = self[name]
+        if value is not None and not value > 0:
+            raise self.error(name, "must be greater than 0")
+        return value
+
     def require(self, name: str, *allowed: Any) -> None:
         """Raises UsageError if a value is none of the `allowed`: the trainer does not compute what others mean."""
         if self.get(name) not in allowed:
@@ -85,8 +92,8 @@ class Family:
     architecture: Callable[[ConfigValues], Architecture]
     """Translates a configuration, whose `vocab_size` is that of the network."""
     modules: Mapping[str, str | Fused]
-    """Name of PyTorch's module, with {} for the layer's number → ours. Names that end in .weight or .bias name only
-    that weight."""
+    """Name of PyTorch's module, with {} for the numbers of the layer and of the expert → ours. Names that end in
+    .weight or .bias name only that weight."""
     copies: tuple[str, ...] = ()
     """PyTorch's modules whose weights may be copies of others: of the embeddings of a tied model."""
     without_effect: frozenset[str] = frozenset()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from tpu_trainer.network.architecture import (
@@ -32,7 +33,7 @@ MODULES: dict[str, str | Fused] = {
     "model.norm": "final_norm",
     "lm_head": "head",
 }
-WITHOUT_EFFECT = frozenset(("max_position_embeddings", "pretraining_tp", "use_cache"))
+WITHOUT_EFFECT = frozenset(("max_position_embeddings", "use_cache"))
 
 
 def llama_architecture(
@@ -44,9 +45,11 @@ def llama_architecture(
     activation: str = "hidden_act",
     kinds: tuple[LayerKind, ...] | None = None,
     attention: dict[str, Any] | None = None,
+    mlp: Mlp | None = None,
     norm_offset: float = 0.0,
     soft_cap: float | None = None,
     dropout: Dropout | None = None,
+    partial_rotation: bool = False,
     **others: Any,
 ) -> Architecture:
     """Returns the architecture of Llama with what differs from it.
@@ -59,15 +62,17 @@ def llama_architecture(
         activation: The key of the activation.
         kinds: Of the layers; None: all rotate, without windows.
         attention: Further values of Attention.
+        mlp: None: that of `intermediate_size`, gated.
         norm_offset: See Norm.
         soft_cap: See Head.
         dropout: Rates; None: only of attention's probabilities.
+        partial_rotation: See `common.rope`.
         others: Further values of Architecture.
     """
     heads = values["num_attention_heads"]
     size = values.get("head_dim", values["hidden_size"] // heads)
     if "ropes" not in others:
-        others["ropes"] = (rope(values, size),)
+        others["ropes"] = (rope(values, size, partial=partial_rotation),)
     shape = {
         "heads": heads,
         "key_heads": values.get("num_key_value_heads", heads),
@@ -81,7 +86,8 @@ def llama_architecture(
         width=values["hidden_size"],
         causal=True,
         attention=Attention(**shape | (attention or {})),
-        mlp=Mlp(
+        mlp=mlp
+        or Mlp(
             size=values["intermediate_size"],
             activation=values.activation(activation),
             gated=True,
@@ -102,12 +108,30 @@ def _architecture(values: ConfigValues) -> Architecture:
     return llama_architecture(values, bias=bias, output_bias=bias, mlp_bias=values["mlp_bias"])
 
 
-FAMILY = Family(
-    objective="clm",
-    class_name="LlamaForCausalLM",
-    architecture=_architecture,
-    modules=MODULES,
-    copies=("lm_head",),
-    without_effect=WITHOUT_EFFECT,
-    ignored_weights=(r"\.rotary_emb\.inv_freq$",),
-)
+def llama_family(
+    class_name: str,
+    architecture: Callable[[ConfigValues], Architecture],
+    *,
+    modules: Mapping[str, str | Fused] = MODULES,
+    without_effect: Collection[str] = (),
+) -> Family:
+    """Returns a family whose class has Llama's structure.
+
+    Args:
+        class_name: See Family.
+        architecture: See Family.
+        modules: See Family.
+        without_effect: See Family; besides those of Llama.
+    """
+    return Family(
+        objective="clm",
+        class_name=class_name,
+        architecture=architecture,
+        modules=modules,
+        copies=("lm_head",),
+        without_effect=WITHOUT_EFFECT.union(without_effect),
+        ignored_weights=(r"\.rotary_emb\.inv_freq$",),
+    )
+
+
+FAMILY = llama_family("LlamaForCausalLM", _architecture, without_effect=("pretraining_tp",))

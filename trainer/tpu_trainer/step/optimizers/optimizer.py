@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from tpu_trainer.network.initial_values import MakeVariable
+from tpu_trainer.network.weights import STACKED
 
-_STACKED = "layers."
 Slots = dict[str, tf.Variable]
 
 
@@ -43,7 +43,7 @@ class UpdateRule(Protocol):
 
 def own_dimensions(name: str, shape: Sequence[int]) -> tuple[int, ...]:
     """Returns the dimensions of a weight in one layer: a name that begins with `layers.` is a stack of all layers'."""
-    return tuple(shape[1:] if name.startswith(_STACKED) else shape)
+    return tuple(shape[1:] if name.startswith(STACKED) else shape)
 
 
 def own_axes(name: str, shape: Sequence[int]) -> tuple[int, ...]:

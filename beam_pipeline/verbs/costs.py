@@ -1,0 +1,104 @@
+"""What a run makes and takes, from the numbers of its tokens and rows: shards, memory, disk, and money on Dataflow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from beam_pipeline.engines.token_arrays import id_dtype
+from beam_pipeline.options.option_values import PRICES
+from beam_pipeline.options.prepare_options import PrepareConfig
+from beam_pipeline.rows.routing import ShardLayout
+from beam_pipeline.support import filesystem, memory
+from beam_pipeline.verbs.results import DataflowCost, EstimatedSplit
+
+# Dataflow. docs/dataflow.md explains these figures.
+_BYTES_PER_VCPU_SECOND = 10e6
+_GIGABYTES_PER_VCPU = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputSize:
+    """The size of a run's output, all splits together."""
+
+    tokens: float
+    rows: float
+    record_bytes: float
+    """Average size of a row's record in its file."""
+
+    def splits(self, config: PrepareConfig) -> dict[str, EstimatedSplit]:
+        """Returns the size of each split."""
+        splits = {}
+        for name, share in config.splits:
+            layout = ShardLayout(
+                split=name,
+                num_rows=math.ceil(self.rows * share),
+                shard_size=config.shard_size,
+                requested_shards=config.num_shards,
+                shuffle=config.shuffle,
+                seed=config.seed,
+            )
+            splits[name] = EstimatedSplit(
+                tokens=round(self.tokens * share),
+                rows=layout.num_rows,
+                shards=layout.num_shards,
+                bytes=round(layout.num_rows * self.record_bytes),
+            )
+        return splits
+
+    def staged_bytes(self, config: PrepareConfig, vocab_size: int) -> int:
+        """Returns the bytes in the output folder while the run lasts, besides the shards."""
+        slots = self.rows * config.max_length if config.max_length else self.tokens
+        return round(slots * id_dtype(vocab_size).itemsize)
+
+
+def dataflow_cost(input_bytes: int, staged_bytes: int, prices: Mapping[str, float]) -> DataflowCost:
+    """Returns what a run takes on Dataflow.
+
+    Args:
+        input_bytes: Bytes of text.
+        staged_bytes: See `OutputSize`.
+        prices: Those that differ from the list prices, by the names in `PRICES`.
+    """
+    prices = PRICES | dict(prices)
+    hours = input_bytes / _BYTES_PER_VCPU_SECOND / 3600
+    shuffled_bytes = 2 * staged_bytes  # each byte is written and read
+    dollars = hours * (prices["vcpu_hour"] + _GIGABYTES_PER_VCPU * prices["gb_hour"])
+    dollars += shuffled_bytes / 1e9 * prices["shuffle_gb"]
+    return DataflowCost(vcpu_hours=hours, shuffled_bytes=shuffled_bytes, dollars=round(dollars, 2))
+
+
+def likely_records(config: PrepareConfig, input_bytes: int) -> int:
+    """Returns the approximate number of records in the largest shard; 0 for documents, which are not kept in memory.
+
+    Args:
+        config: The run's options.
+        input_bytes: Bytes of text.
+    """
+    if config.max_length is None:
+        return 0
+    share = max(share for _, share in config.splits)
+    rows = math.ceil(share * input_bytes / memory.TEXT_BYTES_PER_TOKEN / config.max_length)
+    return min(config.shard_size, rows) if config.shard_size else math.ceil(rows / config.num_shards)
+
+
+def needed_memory(config: PrepareConfig, input_bytes: int, vocab_size: int, *, longest_bytes: int) -> int:
+    """Returns the estimated peak memory of a run in this process, in bytes.
+
+    Args:
+        config: The run's options.
+        input_bytes: Bytes of text.
+        vocab_size: The number of the tokenizer's ids.
+        longest_bytes: Bytes of the longest document that is known.
+    """
+    id_bytes = id_dtype(vocab_size).itemsize
+    return memory.estimate(
+        input_bytes=input_bytes,
+        id_bytes=id_bytes,
+        shard_bytes=likely_records(config, input_bytes) * (config.max_length or 0) * id_bytes,
+        statistics_bytes=8 * vocab_size * len(config.splits),
+        longest_bytes=longest_bytes,
+        groups_rows=not filesystem.is_local(config.output) and config.packing != "none",
+        groups_hashes=config.dedup == "exact",
+    )

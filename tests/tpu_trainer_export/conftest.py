@@ -1,0 +1,12 @@
+"""Imports PyTorch before TensorFlow: afterwards it cannot be imported."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+with contextlib.suppress(ImportError):
+    for name in ("torch", "torch._dynamo", "transformers.masking_utils", "transformers.generation.utils"):
+        importlib.import_module(name)
