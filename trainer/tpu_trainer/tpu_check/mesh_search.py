@@ -1,7 +1,7 @@
 """A best-first search for the mesh and the micro-batches with the most tokens per second by the roofline model.
 
-Each candidate has an optimistic figure that needs no compiler. The search compiles the candidate that promises most, and
-ends if no other promises more than the best compiled step.
+Each candidate has an optimistic figure that needs no compiler. The search compiles the candidate that promises most,
+and ends if no other promises more than the best compiled step.
 """
 
 from __future__ import annotations

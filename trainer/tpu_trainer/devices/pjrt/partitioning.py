@@ -119,7 +119,8 @@ def _uses(main: Any, divided: Mapping[int, Placement], *, in_loops: bool) -> lis
     """
     from jaxlib.mlir import ir
 
-    weights = {main.regions[0].blocks[0].arguments[number]: (number, placement) for number, placement in divided.items()}
+    arguments = main.regions[0].blocks[0].arguments
+    weights = {arguments[number]: (number, placement) for number, placement in divided.items()}
     uses = []
 
     def visit(operation: ir.Operation) -> ir.WalkResult:
@@ -127,9 +128,10 @@ def _uses(main: Any, divided: Mapping[int, Placement], *, in_loops: bool) -> lis
             if value not in weights:
                 continue
             number, placement = weights[value]
-            if operation.name in ("stablehlo.convert", "stablehlo.dynamic_slice"):  # a slice of the undivided layers
+            # A slice is one of the undivided layers, and a reshape removes their axis.
+            if operation.name in ("stablehlo.convert", "stablehlo.dynamic_slice"):
                 weights[operation.results[0]] = number, placement
-            elif operation.name == "stablehlo.reshape" and len(operation.results[0].type.shape) == len(placement) - 1:
+            elif operation.name == "stablehlo.reshape" and _loses_an_axis(operation):
                 weights[operation.results[0]] = number, placement[1:]
             elif operation.name == "stablehlo.while" and in_loops:
                 weights[operation.regions[1].blocks[0].arguments[place]] = number, placement
@@ -139,6 +141,10 @@ def _uses(main: Any, divided: Mapping[int, Placement], *, in_loops: bool) -> lis
 
     main.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
     return uses
+
+
+def _loses_an_axis(operation: Any) -> bool:
+    return len(operation.results[0].type.shape) == len(operation.operands[0].type.shape) - 1
 
 
 def divide_kernels(module: Any, axes: Mapping[str, int]) -> None:

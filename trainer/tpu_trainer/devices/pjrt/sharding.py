@@ -17,8 +17,8 @@ from tpu_trainer.support.errors import UsageError
 Placement = tuple[str | None, ...]
 """For each dimension, the axis that divides it; None: it is not divided."""
 
-# What the `model` axis divides: the outputs of a weight, its inputs or nothing. The first match counts. Weights have the
-# shape [out, in] and biases [out]; those of layers have an axis of layers before.
+# What the `model` axis divides: the outputs of a weight, its inputs or nothing. The first match counts. Weights have
+# the shape [out, in] and biases [out], after an axis of layers and one of experts: each expert is divided like an MLP.
 _OUT, _IN, _NOTHING = "outputs", "inputs", "nothing"
 _MODEL_RULES: tuple[tuple[str, str], ...] = (
     (r"/(embeddings\.tokens|head)\.(weight|bias)$", _OUT),  # the vocabulary
@@ -30,6 +30,7 @@ _MODEL_RULES: tuple[tuple[str, str], ...] = (
     (r"/layers\.(attention\.output|mlp\.down)\.bias$", _NOTHING),
     (r"norm(_after)?\.(weight|bias)$", _NOTHING),
     (r"/(embeddings\.(positions|types|projection)|head\.transform)\.(weight|bias)$", _NOTHING),
+    (r"/layers\.mlp\.router\.weight$", _NOTHING),
 )
 _STACKED = re.compile(r"/layers\.")
 # A table whose rows are looked up.
@@ -122,7 +123,9 @@ def check_heads(attention: Attention, model: int) -> None:
     """
     for name, heads in (("attention heads", attention.heads), ("key heads", attention.key_heads)):
         if heads % model:
-            raise UsageError(f"--mesh.model is {model}: it must divide the number of the model's {name}, {heads}")
+            raise UsageError(
+                f"--mesh.model is {model}: it must divide the number of the model's {name}, {heads}"
+            )
 
 
 def bytes_per_device(
