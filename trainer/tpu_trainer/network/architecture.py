@@ -174,6 +174,4 @@ class Architecture:
     @property
     def head_width(self) -> int:
         """Of the input of the output matrix."""
-        if self.embedding_width is not None and self.tied:
-            return self.embedding_width
-        return self.width
+        return self.width if self.embedding_width is None else self.embedding_width

@@ -24,7 +24,7 @@ _DERIVED_VALUES = frozenset(("vocab_size", "pad_token_id", "bos_token_id", "eos_
 _POSITIONS = "max_position_embeddings"
 _MOST = 2**31 - 1
 # Whole numbers that may be 0.
-_MAY_BE_0 = frozenset(("max_window_layers", "type_vocab_size"))
+_MAY_BE_0 = frozenset(("max_window_layers",))
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,9 @@ class Configuration:
     def max_length(self) -> int:
         """The tokens that a row may have."""
         learned = self.architecture.positions
-        positions = self.values[_position_key(self.values["model_type"])]
-        return positions - (0 if learned is None else learned.first)
+        if learned is None:
+            return self.values[_position_key(self.values["model_type"])]
+        return learned.count - learned.first
 
 
 def check_model(config: ModelConfig, objective: ObjectiveName) -> Family:
@@ -81,16 +82,12 @@ def configure(
         "bos_token_id": vocabulary.bos_id,
         "eos_token_id": vocabulary.eos_id,
     }
-    learned = _configuration(config, derived).architecture.positions
-    first = 0 if learned is None else learned.first
-    if learned is not None and learned.padding is None and first and vocabulary.pad_id is None:
-        raise UsageError(f"--model.type is {config.type!r}, which needs a tokenizer with a pad token")
-    needed = max_length + first
+    key, default = _position_key(config.type), _configuration(config, derived)
+    needed = max_length + default.values[key] - default.max_length
     configuration = _configuration(config, derived, positions=needed)
-    count = configuration.values[_position_key(config.type)] + 0
-    if count < needed:
+    if configuration.max_length < max_length:
         raise UsageError(
-            f"--model.config.{_position_key(config.type)} is {count}: rows of {max_length} tokens need {needed} in a "
+            f"--model.config.{key} is {configuration.values[key]}: rows of {max_length} tokens need {needed} in a "
             f"model of type {config.type!r}"
         )
     return configuration
