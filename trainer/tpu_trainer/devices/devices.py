@@ -21,6 +21,8 @@ class Target:
 
     kernel_generation: str | None = None
     """Generation of the TPU for the attention kernel; None: no kernel."""
+    cudnn: bool = False
+    """Whether cuDNN's kernel computes attention."""
     shards: int = 1
     """Groups of devices that divide a batch in one program."""
     column_groups: int = 1

@@ -176,6 +176,11 @@ class Architecture:
         return len(self.kinds)
 
     @property
+    def windows(self) -> tuple[int | None, ...]:
+        """The different windows of the layers."""
+        return tuple(dict.fromkeys(kind.window for kind in self.kinds))
+
+    @property
     def head_width(self) -> int:
         """Of the input of the output matrix."""
         return self.width if self.embedding_width is None else self.embedding_width

@@ -12,7 +12,14 @@ from typing import Any
 
 from tpu_trainer.config.mesh import DATA, MODEL
 from tpu_trainer.devices.pjrt.sharding import Placement
-from tpu_trainer.devices.pjrt.stablehlo import FORMAT_VERSION, Lowered, attribute_names, main_function
+from tpu_trainer.devices.pjrt.stablehlo import (
+    FORMAT_VERSION,
+    Lowered,
+    attribute_names,
+    custom_calls,
+    main_function,
+    replace_tuple,
+)
 
 # Operations of the optimizer. Their operands are divided in the same way.
 _ELEMENTWISE = frozenset(
@@ -156,26 +163,8 @@ def divide_kernels(module: Any, axes: Mapping[str, int]) -> None:
         module: The program, without other kernels.
         axes: Names and sizes of the mesh's axes. `data` must divide the rows, and `model` the pairs of heads.
     """
-    for kernel in kernels_of(module):
+    for kernel in custom_calls(module, _KERNEL):
         _divide(kernel, axes)
-
-
-def kernels_of(module: Any) -> list[Any]:
-    """Returns the calls of kernels in a program."""
-    from jaxlib.mlir import ir
-
-    kernels = []
-
-    def visit(operation: ir.Operation) -> ir.WalkResult:
-        if (
-            operation.name == "stablehlo.custom_call"
-            and ir.StringAttr(operation.attributes["call_target_name"]).value == _KERNEL
-        ):
-            kernels.append(operation)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)
-    return kernels
 
 
 def _divide(kernel: Any, axes: Mapping[str, int]) -> None:
@@ -227,14 +216,10 @@ def _divide(kernel: Any, axes: Mapping[str, int]) -> None:
         )
         sdy.ReturnOp(divided.results)
     if is_tuple:
-        for use in list(result.uses):
-            element = use.owner.operation  # get_tuple_element
-            number = ir.IntegerAttr(element.attributes["index"]).value
-            element.results[0].replace_all_uses_with(manual.results[number])
-            element.erase()
+        replace_tuple(kernel, manual.results)
     else:
         result.replace_all_uses_with(manual.results[0])
-    kernel.erase()
+        kernel.erase()
 
 
 def _cost_of_device(backend_config: Any, axes: Mapping[str, int]) -> Any:
