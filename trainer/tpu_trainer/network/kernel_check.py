@@ -8,7 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from tpu_trainer.config import Precision
-from tpu_trainer.network.attention import ProbabilitiesDropout, Visibility, attend, default_scale
+from tpu_trainer.network.architecture import default_scale
+from tpu_trainer.network.attention import ProbabilitiesDropout, Visibility, attend
 from tpu_trainer.network.attention_kernel import HEAD_SIZE, attend_in_kernel, kernel_dtype
 from tpu_trainer.network.dropout import DropoutKey
 from tpu_trainer.network.stack import Kept

@@ -140,7 +140,7 @@ def _uses(main: Any, divided: Mapping[int, Placement], *, in_loops: bool) -> lis
                 weights[operation.results[0]] = number, placement
             elif operation.name == "stablehlo.reshape" and _loses_an_axis(operation):
                 weights[operation.results[0]] = number, placement[1:]
-            elif operation.name == "stablehlo.while" and in_loops:
+            elif operation.name == "stablehlo.while" and in_loops and _is_sliced(operation, place):
                 weights[operation.regions[1].blocks[0].arguments[place]] = number, placement
             elif operation.name not in _ELEMENTWISE:
                 uses.append((number, value, placement, operation, place))
@@ -152,6 +152,12 @@ def _uses(main: Any, divided: Mapping[int, Placement], *, in_loops: bool) -> lis
 
 def _loses_an_axis(operation: Any) -> bool:
     return len(operation.results[0].type.shape) == len(operation.operands[0].type.shape) - 1
+
+
+def _is_sliced(loop: Any, place: int) -> bool:
+    """Returns whether a loop uses a slice of an operand in each iteration, as that over layers; else it uses all."""
+    argument = loop.regions[1].blocks[0].arguments[place]
+    return any(use.owner.name == "stablehlo.dynamic_slice" for use in argument.uses)
 
 
 def divide_kernels(module: Any, axes: Mapping[str, int]) -> None:
