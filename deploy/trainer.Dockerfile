@@ -16,8 +16,7 @@ ENV UNUSED="/venv/lib/python3.12/site-packages/tensorflow/include /venv/lib/pyth
 WORKDIR /build
 
 FROM builder AS tpu-packages
-# --no-deps, because tf-keras requires the distribution tensorflow, which would overwrite files of tensorflow-tpu. The lock
-# excludes it.
+# --no-deps: the lock is complete, and excludes the distribution tensorflow, which would overwrite files of tensorflow-tpu.
 COPY trainer/requirements-tpu.lock ./
 RUN uv pip install --require-hashes --no-deps --requirements requirements-tpu.lock && rm -r $UNUSED
 
@@ -49,7 +48,7 @@ COPY reader/tokenmill_reader ./tokenmill_reader
 COPY trainer/tpu_trainer ./tpu_trainer
 # No USER: a TPU's devices (/dev/accel*, /dev/vfio/*) belong to root, on TPU VMs and on Vertex AI.
 # Fail now if a package is missing. Without TPU_LOAD_LIBRARY=0, libtpu would wait minutes for a TPU's metadata server.
-RUN TPU_LOAD_LIBRARY=0 python -c "import libtpu, tensorflow, tf_keras; from tpu_trainer.verbs.command_line import parse" \
+RUN TPU_LOAD_LIBRARY=0 python -c "import libtpu, tensorflow; from tpu_trainer.verbs.command_line import parse" \
     && python -m tpu_trainer fit --help > /dev/null
 
 # For --strategy pjrt on TPUs: TensorFlow only traces, on the CPU.
@@ -58,7 +57,7 @@ COPY --from=pjrt-packages /venv /venv
 COPY reader/tokenmill_reader ./tokenmill_reader
 COPY trainer/tpu_trainer ./tpu_trainer
 # No USER, for the same reason.
-RUN TPU_LOAD_LIBRARY=0 python -c "import jax, libtpu, tensorflow, tf_keras" \
+RUN TPU_LOAD_LIBRARY=0 python -c "import jax, libtpu, tensorflow" \
     && python -m tpu_trainer fit --help > /dev/null
 
 FROM base AS gpu

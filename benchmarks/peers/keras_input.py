@@ -1,13 +1,12 @@
 """The input pipeline of the Keras example for masked language modelling on TPUs, as its page shows it.
 
-https://keras.io/examples/nlp/mlm_training_tpus/: a record at a time is parsed, a buffer of 2**18 rows shuffles, and
-transformers' data collator masks on the host.
+https://keras.io/examples/nlp/mlm_training_tpus/: a record at a time is parsed, and a buffer of 2**18 rows shuffles. The
+masks of transformers' data collator, which transformers 5 does not have, are left out.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import tensorflow as tf
 
@@ -25,11 +24,8 @@ def count_samples(file_list: list[str]) -> int:
     return num_samples
 
 
-def keras_example(
-    records: list[str], *, tokenizer: Any, max_length: int, batch_size: int, mask: bool
-) -> tf.data.Dataset:
-    """An epoch of batches. `mask` False leaves the collator out."""
-    from transformers import DataCollatorForLanguageModeling
+def keras_example(records: list[str], *, max_length: int, batch_size: int) -> tf.data.Dataset:
+    """An epoch of batches."""
 
     def decode_fn(example: tf.Tensor) -> dict[str, tf.Tensor]:
         features = {
@@ -38,24 +34,6 @@ def keras_example(
         }
         return tf.io.parse_single_example(example, features)
 
-    data_collator = DataCollatorForLanguageModeling(
-        tokenizer=tokenizer, mlm_probability=0.15, mlm=True, return_tensors="tf"
-    )
-
-    def mask_with_collator(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        special_tokens_mask = (
-            ~tf.cast(batch["attention_mask"], tf.bool)
-            | (batch["input_ids"] == tokenizer.cls_token_id)
-            | (batch["input_ids"] == tokenizer.sep_token_id)
-        )
-        batch["input_ids"], batch["labels"] = data_collator.tf_mask_tokens(
-            batch["input_ids"],
-            vocab_size=len(tokenizer),
-            mask_token_id=tokenizer.mask_token_id,
-            special_tokens_mask=special_tokens_mask,
-        )
-        return batch
-
     ds = tf.data.Dataset.from_tensor_slices(records)
     ds = ds.shuffle(len(records))
     ds = tf.data.TFRecordDataset(ds, num_parallel_reads=AUTO)
@@ -63,6 +41,4 @@ def keras_example(
     ds = ds.map(decode_fn, num_parallel_calls=AUTO)
     ds = ds.shuffle(SHUFFLE_BUFFER_SIZE)
     ds = ds.batch(batch_size, drop_remainder=True)
-    if mask:
-        ds = ds.map(mask_with_collator, num_parallel_calls=AUTO)
     return ds.prefetch(AUTO)

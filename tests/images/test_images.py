@@ -93,7 +93,7 @@ def test_a_model_is_trained_evaluated_and_exported_in_the_cpu_image(
 
 
 def test_the_tpu_image_imports_all_it_needs(tpu_trainer: Image, shared_folder: Path) -> None:
-    code = "import libtpu, tensorflow, tf_keras, tpu_trainer.verbs.fit; print(tensorflow.__version__)"
+    code = "import libtpu, tensorflow, tpu_trainer.verbs.fit; print(tensorflow.__version__)"
     version = done(
         tpu_trainer.run(
             "-c",

@@ -34,7 +34,7 @@ CONFIG = CompileCheckConfig(
     objective="clm",
     strategy="pjrt",
     model=ModelConfig(type="gpt2", config={"n_embd": HIDDEN, "n_layer": LAYERS, "n_head": 4}),
-    train=TrainConfig(gradient_checkpointing=True),
+    train=TrainConfig(recompute="all"),
 )
 
 

@@ -26,6 +26,7 @@ from tpu_trainer.config import (
     OptimizerConfig,
     TrainConfig,
 )
+from tpu_trainer.config.optimization import OptimizerName
 from tpu_trainer.data.batches import EvaluationRows, RowStream
 from tpu_trainer.data.dataset import open_split
 from tpu_trainer.data.mixture import open_mixture
@@ -55,14 +56,36 @@ PLANS = {
     "own rules": MeshConfig(
         data=2,
         model=4,
-        rules={"word_embeddings|wte": [None, "model"], "intermediate.dense.kernel|c_fc.weight": [None, None]},
+        rules={"tokens.weight": [None, "model"], "mlp.up.weight": [None, None, None]},
     ),
 }
 _MLM = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
 _CLM = {"n_embd": 32, "n_layer": 2, "n_head": 4}
+_LLAMA = {
+    "hidden_size": 32,
+    "head_dim": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "intermediate_size": 64,
+}
 # With a small epsilon, Adam makes full steps of gradients that are zero but for rounding.
 _OPTIMIZER = OptimizerConfig(learning_rate=3e-3, epsilon=3e-3, ema=0.9)
 _TRAIN = TrainConfig(steps=STEPS, batch_size=BATCH)
+
+
+def _llama(optimizer: OptimizerName, model: str, learning_rate: float = 3e-3, **config: int) -> FitConfig:
+    """A model without biases: those of keys have no effect, and Lion would make full steps by their rounding errors."""
+    return FitConfig(
+        output_dir="",
+        data=DataConfig(train=""),
+        objective="clm",
+        model=ModelConfig(type=model, config=_LLAMA | config),
+        optimizer=OptimizerConfig(name=optimizer, learning_rate=learning_rate, ema=0.9),
+        train=_TRAIN,
+    )
+
+
 CASES: dict[str, FitConfig] = {
     "mlm": FitConfig(
         output_dir="",
@@ -78,7 +101,7 @@ CASES: dict[str, FitConfig] = {
         objective="clm",
         model=ModelConfig(type="gpt2", config=_CLM | {"resid_pdrop": 0.1}),
         optimizer=_OPTIMIZER,
-        train=replace(_TRAIN, gradient_checkpointing=True, recompute_attention=True),
+        train=replace(_TRAIN, recompute="all"),
     ),
     "bfloat16": FitConfig(
         output_dir="",
@@ -88,6 +111,10 @@ CASES: dict[str, FitConfig] = {
         optimizer=_OPTIMIZER,
         train=replace(_TRAIN, precision="mixed_bfloat16"),
     ),
+    "muon": _llama("muon", "llama"),
+    "adafactor": _llama("adafactor", "llama", learning_rate=1e-2),
+    "lion": _llama("lion", "llama", learning_rate=1e-4),
+    "experts": _llama("adamw", "qwen3_moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16),
 }
 
 
@@ -96,6 +123,10 @@ TESTED = {
     "mlm": ("zero", "keep"),
     "clm": ("tensor, fsdp",),
     "bfloat16": ("own rules",),
+    "muon": ("tensor, fsdp",),
+    "adafactor": ("tensor, fsdp",),
+    "lion": ("tensor, fsdp",),
+    "experts": ("tensor, fsdp",),
 }
 
 

@@ -18,7 +18,7 @@ CONFIGS = {
         data=DataConfig(train=""),
         objective=objective,
         model=ModelConfig(type=name, config=config),
-        train=TrainConfig(steps=20, batch_size=4, gradient_checkpointing=name == "gpt2"),
+        train=TrainConfig(steps=20, batch_size=4, recompute="all" if name == "gpt2" else "nothing"),
     )
     for name, objective, config in (
         ("roberta", "mlm", _BERT),

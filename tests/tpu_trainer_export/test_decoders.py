@@ -93,6 +93,8 @@ _EXPERT_CASES: list[Values] = [
 ]
 BASES: dict[str, Values] = {
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
+    "gpt_neox": _SIZES | {"max_position_embeddings": 64},
+    "gptj": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "rotary_dim": 4},
     "llama": _LLAMA,
     "mistral": _LLAMA | {"sliding_window": 5},
     "qwen2": _LLAMA,
@@ -104,6 +106,7 @@ BASES: dict[str, Values] = {
     "gemma2": _GEMMA_SIZES,
     "gemma3_text": _LLAMA
     | {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 4, "sliding_window_pattern": 2},
+    "opt": {"hidden_size": 32, "ffn_dim": 48, "num_hidden_layers": 2, "num_attention_heads": 4},
     "qwen3_moe": _LLAMA | {"head_dim": 8, "moe_intermediate_size": 24, "num_experts": 8} | _EXPERTS,
     "olmoe": _LLAMA | {"num_experts": 8} | _EXPERTS,
 }
@@ -119,6 +122,29 @@ CASES: dict[str, list[Values]] = {
         {"scale_attn_weights": False},
         {"scale_attn_by_inverse_layer_idx": True},
         {"tie_word_embeddings": False},
+    ],
+    "gpt_neox": [
+        *(
+            case
+            for case in _LLAMA_CASES
+            if not case.keys() & {"hidden_size", "num_key_value_heads", "rms_norm_eps"}
+        ),
+        {"hidden_size": 64},
+        {"layer_norm_eps": 0.1},
+        {"attention_bias": False},
+        {"use_parallel_residual": False},
+        {"rope_parameters": _ROPES[0] | {"rope_theta": 100.0, "partial_rotary_factor": 0.5}},
+        {"rotary_pct": 1.0, "rotary_emb_base": 100},
+    ],
+    "gptj": [
+        {"n_embd": 24},
+        {"n_layer": 3},
+        {"n_head": 2},
+        {"n_inner": 40},
+        {"rotary_dim": 8},
+        {"activation_function": "relu"},
+        {"layer_norm_epsilon": 0.1},
+        {"tie_word_embeddings": True},
     ],
     "llama": [
         *_LLAMA_CASES,
@@ -161,6 +187,21 @@ CASES: dict[str, list[Values]] = {
         {"final_logit_softcapping": 1.0},
         {"rope_theta": 100.0, "rope_local_base_freq": 50.0},
         _TWO_ROPES,
+    ],
+    "opt": [
+        {"hidden_size": 24},
+        {"ffn_dim": 40},
+        {"num_hidden_layers": 3},
+        {"num_attention_heads": 2},
+        {"max_position_embeddings": 16},
+        {"do_layer_norm_before": False},
+        {"_remove_final_layer_norm": True},
+        {"word_embed_proj_dim": 20},
+        {"word_embed_proj_dim": 20, "tie_word_embeddings": False},
+        {"activation_function": "gelu"},
+        {"enable_bias": False},
+        {"layer_norm_elementwise_affine": False},
+        {"tie_word_embeddings": False},
     ],
     "qwen3_moe": [
         *(case for case in _LLAMA_CASES if "intermediate_size" not in case),
@@ -212,7 +253,7 @@ def test_the_compiled_network_computes_the_same(model_type: str) -> None:
     assert_same_function(make_pair(model_type, BASES[model_type]), compiled=True)
 
 
-@pytest.mark.parametrize("model_type", [name for name in BASES if name != "gpt2"])
+@pytest.mark.parametrize("model_type", [name for name in BASES if not name.startswith(("gpt", "opt"))])
 def test_the_keys_of_earlier_releases_are_read(model_type: str) -> None:
     old = configuration(model_type, BASES[model_type] | {"rope_theta": 123.0, "rope_scaling": None})
     # They may have the default's value, too.
@@ -224,6 +265,9 @@ def test_the_keys_of_earlier_releases_are_read(model_type: str) -> None:
 @pytest.mark.parametrize(
     ("model_type", "case"),
     [
+        ("gptj", {"rotary_dim": 9}),
+        ("gptj", {"rotary_dim": 10}),
+        ("opt", {"layerdrop": 0.1}),
         ("gemma2", {"query_pre_attn_scalar": 0}),
         ("llama", {"partial_rotary_factor": 0.5}),
         ("mistral", {"layer_types": ["full_attention", "full_attention"]}),

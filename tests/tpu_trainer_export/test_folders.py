@@ -20,17 +20,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors  # noqa: E4
 from tests.tpu_trainer.model_types import ALL, small_config  # noqa: E402
 from tests.tpu_trainer.tiny import MAX_LENGTH, SPECIAL_TOKENS, WORDS  # noqa: E402
 from tests.tpu_trainer.trained import export_of  # noqa: E402
-from tpu_trainer.config import ModelConfig  # noqa: E402
 from tpu_trainer.data.tokenizer import load_tokenizer  # noqa: E402
 from tpu_trainer.data.vocabulary import Vocabulary  # noqa: E402
 from tpu_trainer.exports.exported import open_model, open_tokenizer  # noqa: E402
-from tpu_trainer.exports.pytorch_weights import to_pytorch  # noqa: E402
 from tpu_trainer.exports.sampling import Sampling  # noqa: E402
 from tpu_trainer.exports.saved_tokenizer import save_tokenizer  # noqa: E402
-from tpu_trainer.network.configuration import configure  # noqa: E402
 from tpu_trainer.network.families.registry import FAMILIES  # noqa: E402
 from tpu_trainer.network.transformer import Inputs  # noqa: E402
-from tpu_trainer.network.weights import Network  # noqa: E402
 from tpu_trainer.verbs.fill_mask import MaskFiller  # noqa: E402
 from tpu_trainer.verbs.generate import Generator  # noqa: E402
 
@@ -125,31 +121,6 @@ def test_a_folder_of_pytorch_starts_the_same_model(objective: str, model_type: s
     expected = torch_logits(reference, rows)
     actual = model.logits_at(Inputs(tf.constant(rows))).numpy()[..., :50]
     np.testing.assert_allclose(actual, expected, atol=1e-5 * np.ptp(expected))
-
-
-@every_type
-def test_initial_weights_have_the_deviations_of_pytorchs(objective: str, model_type: str) -> None:
-    sizes = {"vocab_size": 512, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
-    values = {
-        name: 4 * value if type(value) is int and value >= 8 and "window" not in name else value
-        for name, value in small_config(model_type).items()
-    }
-    vocabulary = Vocabulary(size=512, special_ids=(0,), pad_id=1, mask_id=4, bos_id=0, eos_id=2)
-    configuration = configure(
-        ModelConfig(type=model_type, config=values), objective=objective, vocabulary=vocabulary, max_length=64
-    )
-    network = Network(configuration.architecture, seed=3)
-    arrays = {name: weight.numpy() for name, weight in network.weights.items()}
-    ours = dict(to_pytorch(configuration.family, configuration.architecture, arrays, 512))
-    torch.manual_seed(0)
-    config = transformers.CONFIG_MAPPING[model_type](**configuration.values | sizes)
-    theirs = dict(CLASSES[objective].from_config(config).named_parameters())
-    compared = ours.keys() & theirs.keys()
-    assert len(compared) > 4
-    for name in compared:
-        expected = theirs[name].detach().numpy()
-        assert ours[name].mean() == pytest.approx(expected.mean(), abs=0.01), name
-        assert ours[name].std() == pytest.approx(expected.std(), rel=4 / expected.size**0.5, abs=1e-6), name
 
 
 def test_exported_tokenizers_give_equal_ids_in_transformers_4_and_5(tmp_path: Path) -> None:

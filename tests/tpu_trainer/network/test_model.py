@@ -139,6 +139,39 @@ def test_the_published_defaults_of_each_type_are_supported(objective: str, model
     assert check_model(ModelConfig(type=model_type), FAMILIES[model_type].objective).objective == objective
 
 
+@pytest.mark.parametrize(
+    ("model_type", "values"),
+    [
+        ("bert", {"position_embedding_type": "absolute", "directionality": "bidi", "pooler_fc_size": 768}),
+        ("distilbert", {"tie_weights_": True, "sinusoidal_pos_embds": False, "qa_dropout": 0.2}),
+        ("electra", {"generator_size": "0.25", "summary_type": "last"}),
+        ("gpt_neox", {"rotary_pct": 0.5, "rotary_emb_base": 10000, "hidden_dropout_prob": 0}),
+        ("gptj", {"rotary": True, "scale_attn_weights": True, "summary_use_proj": False}),
+        ("modernbert", {"layer_norm_eps": 1e-5, "reference_compile": None, "classifier_pooling": "mean"}),
+        ("opt", {"activation_dropout": 0.0, "_remove_final_layer_norm": False}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_keys_of_published_configurations_are_taken(model_type: str, values: dict[str, Any]) -> None:
+    objective = FAMILIES[model_type].objective
+    assert check_model(ModelConfig(type=model_type, config=values), objective) is FAMILIES[model_type]
+
+
+def test_modernberts_first_and_last_token_are_the_tokenizers(vocabulary: Vocabulary) -> None:
+    config = ModelConfig(type="modernbert", config=small_config("modernbert"))
+    values = configure(config, objective="mlm", vocabulary=vocabulary, max_length=LENGTH).values
+    assert (values["cls_token_id"], values["sep_token_id"]) == (vocabulary.bos_id, vocabulary.eos_id)
+
+
+def test_opts_configuration_does_not_count_the_rows_before_the_first_position(vocabulary: Vocabulary) -> None:
+    config = ModelConfig(type="opt", config=small_config("opt"))
+    configured = configure(config, objective="clm", vocabulary=vocabulary, max_length=LENGTH)
+    positions = configured.architecture.positions
+    assert positions is not None
+    assert (configured.values["max_position_embeddings"], positions.count) == (LENGTH, LENGTH + 2)
+    assert configured.max_length == LENGTH
+
+
 def test_keys_of_earlier_releases_are_read(vocabulary: Vocabulary) -> None:
     def frequencies(**values: Any) -> tuple[float, ...]:
         config = ModelConfig(type="llama", config=small_config("llama") | values)

@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpu_trainer.config import CompileCheckConfig, MeshConfig, TrainConfig
+from tpu_trainer.config import CompileCheckConfig, TrainConfig
+from tpu_trainer.network.architecture import Architecture, Attention, LayerKind, Mlp, Norm
 from tpu_trainer.support.chips import Topology
 from tpu_trainer.tpu_check.figures import roofline
 from tpu_trainer.tpu_check.mesh_candidates import (
@@ -36,26 +37,32 @@ from tpu_trainer.tpu_check.mesh_search import (
     TOO_LARGE,
     MeshSearch,
     RefusedStep,
-    extrapolate,
 )
 
 TOPOLOGY = Topology.parse("v5e:2x4")
 CONFIG = CompileCheckConfig(objective="clm", strategy="pjrt", train=TrainConfig(batch_size=64))
 LAYERS, HIDDEN, VOCABULARY = 12, 768, 50304
+ARCHITECTURE = Architecture(
+    vocabulary=VOCABULARY,
+    width=HIDDEN,
+    causal=True,
+    attention=Attention(heads=12, key_heads=12, head_size=64, scale=0.125),
+    mlp=Mlp(size=4 * HIDDEN, activation="gelu"),
+    norm=Norm(kind="layer", epsilon=1e-5),
+    kinds=(LayerKind(),) * LAYERS,
+)
 
 
 def facts(**changes: Any) -> ModelFacts:
-    """The facts of a model like GPT-2 small, with all layers in two variables."""
+    """The facts of a model like GPT-2 small."""
     shapes = {}
-    for part in ("network", "optimizer/m", "optimizer/v"):
-        shapes[f"{part}/transformer/wte/weight"] = (VOCABULARY, HIDDEN)
-        shapes[f"{part}/h.0/attn/c_attn/weight"] = (HIDDEN, LAYERS * 3 * HIDDEN)
-        shapes[f"{part}/h.0/mlp/c_fc/weight"] = (HIDDEN, LAYERS * 4 * HIDDEN)
+    for part in ("network", "optimizer/mean", "optimizer/mean_square"):
+        shapes[f"{part}/embeddings.tokens.weight"] = (VOCABULARY, HIDDEN)
+        shapes[f"{part}/layers.attention.query.weight"] = (LAYERS, 3 * HIDDEN, HIDDEN)
+        shapes[f"{part}/layers.mlp.up.weight"] = (LAYERS, 4 * HIDDEN, HIDDEN)
     values = {
         "shapes": shapes,
-        "heads": {"num_attention_heads": 12},
-        "hidden": HIDDEN,
-        "layers": LAYERS,
+        "architecture": ARCHITECTURE,
         "max_length": 1024,
         "row_flops": 8e11,
         "activation_bytes": 2,
@@ -68,18 +75,16 @@ PLANS, REFUSED_PLANS = plans(CONFIG, FACTS, TOPOLOGY)
 
 
 class Compiler:
-    """A stand-in for the compiler, whose figures are linear in the number of layers, as real ones nearly are."""
+    """A stand-in for the compiler."""
 
     def __init__(self, *, gb_per_row: float = 0.1, overhead: float = 1.0, seed: int = 0) -> None:
         self.gb_per_row = gb_per_row
         self.overhead = overhead
         self.seed = seed
-        self.compiled_in_full: list[Candidate] = []
+        self.compiled: list[Candidate] = []
 
-    def __call__(self, candidate: Candidate, layers: int | None) -> dict[str, Any]:
-        if layers is None:
-            self.compiled_in_full.append(candidate)
-        share = (1 + (LAYERS if layers is None else layers)) / (1 + LAYERS)
+    def __call__(self, candidate: Candidate) -> dict[str, Any]:
+        self.compiled.append(candidate)
         plan = candidate.plan
         lower_bounds = least_seconds(candidate, PLANS[plan], FACTS, TOPOLOGY)
         # Noise that depends only on the candidate.
@@ -87,13 +92,13 @@ class Compiler:
         seconds = {name: value * (1 + self.overhead * noise) for name, value in lower_bounds.items()}
         # Small micro-batches read the weights more often.
         seconds["memory"] += 0.02 * candidate.accumulation
-        needed_bytes = share * (PLANS[plan].state + 1e9 * self.gb_per_row * candidate.rows / plan.model)
+        needed_bytes = PLANS[plan].state + 1e9 * self.gb_per_row * candidate.rows / plan.model
         tokens = candidate.batch_size * 1024
         line = roofline(
             TOPOLOGY,
-            flops=share * seconds["compute"] * 197e12,
-            hbm_traffic=share * seconds["memory"] * 819e9,
-            sent=share * seconds["communication"] * 100e9,
+            flops=seconds["compute"] * 197e12,
+            hbm_traffic=seconds["memory"] * 819e9,
+            sent=seconds["communication"] * 100e9,
             model_flops=1.0,
             tokens=tokens,
         )
@@ -107,9 +112,9 @@ class Compiler:
         if not report["fits"]:
             return report
         return report | {
-            "flops": share * seconds["compute"] * 197e12,
-            "hbm_traffic": share * seconds["memory"] * 819e9,
-            "collectives": [{"sent": share * seconds["communication"] * 100e9}],
+            "flops": seconds["compute"] * 197e12,
+            "hbm_traffic": seconds["memory"] * 819e9,
+            "collectives": [{"sent": seconds["communication"] * 100e9}],
             "roofline": line,
         }
 
@@ -121,9 +126,7 @@ def search(compiler: Any, config: CompileCheckConfig = CONFIG, **changes: Any) -
 
 def best_of_all(compiler: Compiler, config: CompileCheckConfig = CONFIG) -> float:
     """The most tokens per second of all candidates."""
-    reports = [
-        compiler(each, None) for plan in PLANS for each in micro_batches(plan, config) if each.rows < 4096
-    ]
+    reports = [compiler(each) for plan in PLANS for each in micro_batches(plan, config) if each.rows < 4096]
     return max((each["roofline"]["tokens_per_second"] for each in reports if each["fits"]), default=0.0)
 
 
@@ -132,27 +135,23 @@ def test_plans_have_all_devices_and_follow_the_rules() -> None:
     assert all(plan.data * plan.model == 8 for plan in possible_plans)
     assert {plan.model for plan in possible_plans} == {1, 2, 4}
     assert [(plan.model, reason) for plan, reason in refused_plans.items()] == [
-        (8, "mesh.model is 8: it must divide the model's num_attention_heads, 12")
+        (8, "mesh.model is 8: it must divide the number of the model's attention heads, 12")
     ]
     assert {plan.fsdp for plan in possible_plans if plan.model == 2} == set(fsdp_values())
-    plans_of_both, _ = plans(
-        replace(CONFIG, find_mesh=True, find_gradient_checkpointing=True), FACTS, TOPOLOGY
-    )
-    assert len(plans_of_both) == 2 * len(possible_plans)
+    plans_of_all, _ = plans(replace(CONFIG, find_mesh=True, find_recompute=True), FACTS, TOPOLOGY)
+    assert len(plans_of_all) == 3 * len(possible_plans)
 
 
 def test_state_that_is_too_large_is_refused_without_a_compiler() -> None:
-    large_facts = facts(
-        shapes={f"optimizer/m/h.{layer}/mlp/c_fc/weight": (8192, 32768) for layer in range(20)}
-    )
+    large_facts = facts(shapes={"optimizer/mean/layers.mlp.up.weight": (20, 32768, 8192)})
     possible_plans, refused_plans = plans(CONFIG, large_facts, TOPOLOGY)
-    assert MeshPlan(model=1, data=8, fsdp=True, gradient_checkpointing=False) in possible_plans
-    reason = refused_plans[MeshPlan(model=1, data=8, fsdp=False, gradient_checkpointing=False)]
+    assert MeshPlan(model=1, data=8, fsdp=True, recompute="nothing") in possible_plans
+    reason = refused_plans[MeshPlan(model=1, data=8, fsdp=False, recompute="nothing")]
     assert reason == "weights and optimizer need 4.3 GB too much"
 
 
 def test_micro_batches_keep_the_batch_or_are_powers_of_two() -> None:
-    plan = MeshPlan(model=2, data=4, fsdp=False, gradient_checkpointing=False)
+    plan = MeshPlan(model=2, data=4, fsdp=False, recompute="nothing")
     config = replace(CONFIG, train=TrainConfig(batch_size=48, accumulation=2))
     candidates = micro_batches(plan, config)
     assert [(each.rows, each.accumulation) for each in candidates] == [
@@ -174,7 +173,7 @@ def test_micro_batches_keep_the_batch_or_are_powers_of_two() -> None:
 
 
 def test_bounds() -> None:
-    plan = MeshPlan(model=1, data=8, fsdp=False, gradient_checkpointing=False)
+    plan = MeshPlan(model=1, data=8, fsdp=False, recompute="nothing")
     (candidate, *_) = micro_batches(plan, CONFIG)
     seconds = least_seconds(candidate, PLANS[plan], FACTS, TOPOLOGY)
     parameters = VOCABULARY * HIDDEN + LAYERS * 7 * HIDDEN**2
@@ -201,21 +200,18 @@ def test_the_result_is_that_of_compiling_everything(seed: int, overhead: float, 
 
     best = best_of_all(compiler())
     used_compiler = compiler()
-    estimated = search(used_compiler).run()
-    assert (estimated.tokens_per_second if estimated else 0.0) == best
-    assert len(set(used_compiler.compiled_in_full)) == len(used_compiler.compiled_in_full)  # none twice
-    compiled = search(compiler(), estimates=False).run()
-    assert (compiled.tokens_per_second if compiled else 0.0) == best
+    result = search(used_compiler).run()
+    assert (result.tokens_per_second if result else 0.0) == best
+    assert len(set(used_compiler.compiled)) == len(used_compiler.compiled)  # none twice
 
 
-def test_few_steps_are_compiled_in_full() -> None:
+def test_few_steps_are_compiled() -> None:
     compiler = Compiler(seed=3)
     done = search(compiler)
     best = done.run()
-    assert len(compiler.compiled_in_full) < 4
+    assert len(compiler.compiled) == done.compiled < len(done.trials)
     assert best.status == FITS
     assert done.open() == []
-    assert done.compiled < 2 * len(done.trials) + 4
 
 
 def test_a_search_for_the_batch_ends() -> None:
@@ -230,10 +226,10 @@ def test_a_search_for_the_batch_ends() -> None:
 def test_steps_that_do_not_compile_or_do_not_fit_are_named() -> None:
     compiler = Compiler(gb_per_row=2.5)
 
-    def compile_some(candidate: Candidate, layers: int | None) -> dict[str, Any]:
+    def compile_some(candidate: Candidate) -> dict[str, Any]:
         if candidate.plan.fsdp is True:
             raise RefusedStep("XLA does not like it")
-        return compiler(candidate, layers)
+        return compiler(candidate)
 
     done = search(compile_some)
     best = done.run()
@@ -248,30 +244,16 @@ def test_steps_that_do_not_compile_or_do_not_fit_are_named() -> None:
 def test_an_interrupted_search_keeps_what_it_has() -> None:
     compiler = Compiler()
 
-    def compile_some(candidate: Candidate, layers: int | None) -> dict[str, Any]:
-        if layers is None and compiler.compiled_in_full:
+    def compile_some(candidate: Candidate) -> dict[str, Any]:
+        if compiler.compiled:
             raise KeyboardInterrupt
-        return compiler(candidate, layers)
+        return compiler(candidate)
 
-    done = search(compile_some, estimates=False)
+    done = search(compile_some)
     with pytest.raises(KeyboardInterrupt):
         done.run()
-    assert done.best.candidate == compiler.compiled_in_full[0]
+    assert done.best.candidate == compiler.compiled[0]
     assert done.open()
-
-
-def test_an_estimate_continues_a_line() -> None:
-    candidate = micro_batches(MeshPlan(model=1, data=8, fsdp=True, gradient_checkpointing=False), CONFIG)[1]
-    compiler = Compiler()
-    compiled = compiler(candidate, None)
-    estimated = extrapolate(
-        compiler(candidate, 1), compiler(candidate, 2), steps=LAYERS - 1, topology=TOPOLOGY
-    )
-    assert estimated["roofline"]["tokens_per_second"] == pytest.approx(
-        compiled["roofline"]["tokens_per_second"]
-    )
-    assert estimated["hbm"]["needed"] == pytest.approx(compiled["hbm"]["needed"])
-    assert MeshConfig().fsdp in fsdp_values()
 
 
 def runs(process: int) -> bool:

@@ -26,13 +26,14 @@ def config_file(value: str) -> str:
     """Returns the file of a configuration.
 
     Args:
-        value: A file, or a name without folder and suffix, such as `tiny-clm`. An existing file of that name comes
+        value: A file, or a name without folder and suffix, such as `qwen3-0.6b`. An existing file of that name comes
             before the packaged one.
 
     Raises:
         UsageError: If neither a file nor a packaged configuration has the name.
     """
-    if not re.fullmatch(r"[\w-]{1,99}", value) or Path(value).is_file():
+    is_name = re.fullmatch(r"[\w.-]{1,99}", value) and not value.endswith((".yaml", ".yml", ".json"))
+    if not is_name or Path(value).is_file():
         return value
     names = sorted(path.stem for path in _FOLDER.glob("*.yaml"))
     if value not in names:

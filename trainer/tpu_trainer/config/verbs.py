@@ -171,8 +171,8 @@ class CompileCheckConfig(FitConfig):
     """With --strategy pjrt: find the mesh of all devices that fits and has the most tokens per second by its least step
     time, with train.batch_size rows in any number of micro-batches (docs/sharding.md). With find_batch_size, also find
     the batch, in powers of two, with the configured number of micro-batches."""
-    find_gradient_checkpointing: bool = field(default=False, metadata={"argument": {"action": "store_true"}})
-    """find_mesh also finds whether train.gradient_checkpointing is better on or off."""
+    find_recompute: bool = field(default=False, metadata={"argument": {"action": "store_true"}})
+    """find_mesh also finds which train.recompute is best."""
     compare: list[str] | None = field(
         default=None, metadata={"argument": {"nargs": 2, "metavar": ("A", "B")}}
     )
@@ -191,8 +191,8 @@ class CompileCheckConfig(FitConfig):
         super().__post_init__()
         check_ranges(self, batch_multiple=AT_LEAST_1)
         require(
-            self.find_mesh or not self.find_gradient_checkpointing,
-            "find_gradient_checkpointing",
+            self.find_mesh or not self.find_recompute,
+            "find_recompute",
             True,
             "it is an option of --find_mesh; add it",
         )

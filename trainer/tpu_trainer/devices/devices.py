@@ -21,10 +21,12 @@ class Target:
 
     kernel_generation: str | None = None
     """Generation of the TPU for the attention kernel; None: no kernel."""
+    cudnn: bool = False
+    """Whether cuDNN's kernel computes attention."""
     shards: int = 1
     """Groups of devices that divide a batch in one program."""
     column_groups: int = 1
-    """Devices that divide the columns of matrices in one program; see divide_fused_projections."""
+    """Devices that divide attention heads and matrices in one program."""
     compile_gradients: bool = False
     """Whether only the gradients are compiled with XLA: several devices of TensorFlow sum them between programs."""
 

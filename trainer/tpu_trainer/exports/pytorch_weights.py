@@ -47,7 +47,7 @@ class Stored:
 def stored_weights(family: Family, architecture: Architecture) -> Iterator[Stored]:
     """Yields the weights of PyTorch's class for a network, without copies."""
     specs = weight_specs(architecture)
-    for theirs, ours in family.modules.items():
+    for theirs, ours in _modules(family, architecture):
         fused = ours if isinstance(ours, Fused) else Fused((ours,))
         exact = theirs.endswith((".weight", ".bias"))
         for suffix in ("",) if exact else (".weight", ".bias"):
@@ -61,6 +61,13 @@ def stored_weights(family: Family, architecture: Architecture) -> Iterator[Store
                 if kind and parts[0].startswith(f"{STACKED}attention_norm.") and not kind.norm_attention:
                     continue
                 yield Stored(theirs.format(*index) + suffix, parts, index, fusion)
+
+
+def _modules(family: Family, architecture: Architecture) -> Iterator[tuple[str, str | Fused]]:
+    """Yields PyTorch's modules, and ours that a network may have in their place."""
+    for theirs, ours in family.modules.items():
+        if not (architecture.tied and theirs in family.copies):
+            yield from ((theirs, each) for each in (ours if isinstance(ours, tuple) else (ours,)))
 
 
 def stored_shapes(family: Family, architecture: Architecture) -> dict[str, tuple[int, ...]]:

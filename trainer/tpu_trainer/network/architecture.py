@@ -119,13 +119,17 @@ class Head:
 
 @dataclass(frozen=True, kw_only=True)
 class Initial:
-    """Standard deviations of the initial weights."""
+    """Standard deviations of the normal distributions of the initial weights."""
 
     weights: float = 0.02
     residual: float | None = None
     """Of the matrices whose products are added to the hidden states; None: as the others."""
     embeddings: float | None = None
     """None: as the others."""
+    head: float | None = None
+    """Of the head's matrices; None: as the others."""
+    cutoff: float | None = None
+    """Values farther than this many deviations from 0 are drawn again, which narrows the distribution; None: none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,8 +176,11 @@ class Architecture:
         return len(self.kinds)
 
     @property
+    def windows(self) -> tuple[int | None, ...]:
+        """The different windows of the layers."""
+        return tuple(dict.fromkeys(kind.window for kind in self.kinds))
+
+    @property
     def head_width(self) -> int:
         """Of the input of the output matrix."""
-        if self.embedding_width is not None and self.tied:
-            return self.embedding_width
-        return self.width
+        return self.width if self.embedding_width is None else self.embedding_width

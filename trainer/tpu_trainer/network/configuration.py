@@ -20,11 +20,15 @@ if TYPE_CHECKING:
 
 _KINDS = {"mlm": "masked-LM", "clm": "causal-LM"}
 # Determined by the tokenizer.
-_DERIVED_VALUES = frozenset(("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id"))
+_DERIVED_VALUES = frozenset(
+    ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
+)
+# ModernBERT's names for two of them.
+_SAME = {"cls_token_id": "bos_token_id", "sep_token_id": "eos_token_id"}
 _POSITIONS = "max_position_embeddings"
 _MOST = 2**31 - 1
 # Whole numbers that may be 0.
-_MAY_BE_0 = frozenset(("max_window_layers", "type_vocab_size"))
+_MAY_BE_0 = frozenset(("max_window_layers",))
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,9 @@ class Configuration:
     def max_length(self) -> int:
         """The tokens that a row may have."""
         learned = self.architecture.positions
-        positions = self.values[_position_key(self.values["model_type"])]
-        return positions - (0 if learned is None else learned.first)
+        if learned is None:
+            return self.values[_position_key(self.values["model_type"])]
+        return learned.count - learned.first
 
 
 def check_model(config: ModelConfig, objective: ObjectiveName) -> Family:
@@ -81,16 +86,12 @@ def configure(
         "bos_token_id": vocabulary.bos_id,
         "eos_token_id": vocabulary.eos_id,
     }
-    learned = _configuration(config, derived).architecture.positions
-    first = 0 if learned is None else learned.first
-    if learned is not None and learned.padding is None and first and vocabulary.pad_id is None:
-        raise UsageError(f"--model.type is {config.type!r}, which needs a tokenizer with a pad token")
-    needed = max_length + first
+    key, default = _position_key(config.type), _configuration(config, derived)
+    needed = max_length + default.values[key] - default.max_length
     configuration = _configuration(config, derived, positions=needed)
-    count = configuration.values[_position_key(config.type)] + 0
-    if count < needed:
+    if configuration.max_length < max_length:
         raise UsageError(
-            f"--model.config.{_position_key(config.type)} is {count}: rows of {max_length} tokens need {needed} in a "
+            f"--model.config.{key} is {configuration.values[key]}: rows of {max_length} tokens need {needed} in a "
             f"model of type {config.type!r}"
         )
     return configuration
@@ -115,7 +116,8 @@ def _configuration(
         values = {_position_key(config.type): positions} | values
     try:
         defaults = kind().to_dict()
-        complete = _complete(kind, values | derived)
+        same = {name: derived[other] for name, other in _SAME.items() if name in defaults}
+        complete = _complete(kind, values | derived | same)
         read = ConfigValues(complete)
         architecture = family.architecture(read)
         _check(complete, {name: defaults[name] for name in read.read if name in defaults}, architecture)

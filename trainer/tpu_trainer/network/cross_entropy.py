@@ -14,11 +14,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
-from tpu_trainer.network.sequencing import schedule_after
-
-# Logits per chunk: 128 MB in bfloat16. Each chunk reads and writes the accumulated gradient of the matrix, so smaller
-# chunks would move more bytes.
-_MAX_LOGITS = 2**26
+# Logits per chunk, 128 MB to 512 MB in bfloat16. Each chunk reads and writes the accumulated gradient of the matrix:
+# with fewer logits than the matrix has elements, these would be most of the bytes.
+_LEAST_LOGITS, _MOST_LOGITS = 2**26, 2**28
 _MASKED_LOGIT = -1e9
 
 
@@ -49,7 +47,7 @@ def cross_entropy_sums(
     size: int,
     training: bool,
     z_loss: float = 0.0,
-    max_logits: int = _MAX_LOGITS,
+    max_logits: int | None = None,
     shards: int = 1,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the weighted sums of the cross-entropy, in nats, and of correct predictions: float32 scalars.
@@ -67,14 +65,16 @@ def cross_entropy_sums(
         training: Whether to compute the gradient.
         z_loss: The gradient is that of the cross-entropy plus this times log² Z, Z the sum of the exponentials of the
             logits, as in PaLM (Chowdhery et al., 2022, section 5). The returned sums are without it.
-        max_logits: Maximum number of logits per chunk and shard.
+        max_logits: Maximum number of logits per chunk and shard; None: as many as the matrix has elements, within bounds.
         shards: Groups of devices that divide the positions in one program. Each chunk has positions of all of them.
     """
     count, padded_size = hidden.shape[0] // shards, output.matrix.shape[0]
+    if max_logits is None:
+        max_logits = min(max(_LEAST_LOGITS, output.matrix.shape.num_elements()), _MOST_LOGITS)
     positions = _Positions(
         targets=tf.reshape(targets, [shards, count]),
         weights=tf.reshape(weights, [shards, count]),
-        chunks=_chunks(count, max(1, math.ceil(count * padded_size / max_logits))),
+        chunk=_chunk_size(count, max(1, math.ceil(count * padded_size / max_logits))),
     )
 
     loss = _Loss(size=size, soft_cap=output.soft_cap, z_loss=z_loss)
@@ -97,8 +97,8 @@ class _Positions(NamedTuple):
     """int32[shards, N / shards]."""
     weights: tf.Tensor
     """float32[shards, N / shards]."""
-    chunks: list[slice]
-    """Positions of each shard."""
+    chunk: int
+    """Positions of each shard in a chunk."""
 
 
 class _Loss(NamedTuple):
@@ -109,8 +109,8 @@ class _Loss(NamedTuple):
     z_loss: float
 
 
-def _chunks(count: int, most: int) -> list[slice]:
-    """Divides the positions of a shard into at most `most` chunks.
+def _chunk_size(count: int, most: int) -> int:
+    """Returns the size of chunks that divides the positions of a shard into at most `most`.
 
     Example: 48 positions, two shards and three chunks of 8 positions per shard:
         chunk 0 has the positions  0 …  7 and 24 … 31
@@ -118,8 +118,7 @@ def _chunks(count: int, most: int) -> list[slice]:
         chunk 2 has the positions 16 … 23 and 40 … 47
     """
     # Rounded up to a TPU's 8 sublanes.
-    chunk = -(-math.ceil(count / most) // 8) * 8
-    return [slice(first, min(first + chunk, count)) for first in range(0, count, chunk)]
+    return count if most == 1 else min(count, -(-math.ceil(count / most) // 8) * 8)
 
 
 def _sums_and_gradient(
@@ -133,45 +132,60 @@ def _sums_and_gradient(
 ) -> tuple[tuple[tf.Tensor, tf.Tensor], Callable[..., tuple[tf.Tensor, tf.Tensor, tf.Tensor]]]:
     """Returns the sums of `cross_entropy_sums`, and their gradient with respect to hidden, matrix and bias."""
     logits_dtype = hidden.dtype if training else tf.float32
-    shards, width = positions.targets.shape[0], hidden.shape[1]
+    shards, count = positions.targets.shape
+    size, width = positions.chunk, hidden.shape[1]
+    chunks = -(-count // size)
     narrow = tf.cast(matrix, hidden.dtype)
-    loss_sum = correct_sum = tf.zeros([])
-    d_hidden = []
-    # Sums of each shard, which the devices add up once, after the last chunk.
-    d_matrix, d_bias = tf.zeros([shards, *matrix.shape]), tf.zeros([shards, *masked_bias.shape])
-    sharded_hidden = tf.reshape(hidden, [shards, -1, width])
-    # Not a tf.while_loop: XLA's cost analysis would count its body once.
-    for part in positions.chunks:
-        # One chunk after the other: in parallel, they would need the memory of all logits.
-        chunk_hidden = sharded_hidden[:, part]
-        if part.start > 0:
-            predecessor, shared = (d_matrix, 1) if training else (loss_sum, 0)
-            chunk_hidden = schedule_after(chunk_hidden, predecessor, shared=shared)
-        rows = tf.reshape(chunk_hidden, [-1, width])
-        rounded = _round(_product(rows, narrow, transpose_b=True) + masked_bias, logits_dtype)
-        chunk_loss, chunk_correct, d_logits = _chunk_sums(
-            rounded, positions.targets[:, part], positions.weights[:, part], loss
-        )
-        loss_sum += chunk_loss
-        correct_sum += chunk_correct
-        if not training:
-            continue
+    # The last chunk is filled up with positions of weight 0.
+    inputs = [
+        tf.pad(values, [[0, 0], [0, chunks * size - count]] + [[0, 0]] * (len(values.shape) - 2))
+        for values in (tf.reshape(hidden, [shards, count, width]), positions.targets, positions.weights)
+    ]
 
-        d_bias += tf.reduce_sum(tf.reshape(d_logits, [shards, -1, matrix.shape[0]]), axis=1)
-        d_logits = tf.cast(d_logits, hidden.dtype)
-        d_rows = tf.cast(_product(d_logits, narrow), hidden.dtype)
-        d_hidden.append(tf.reshape(d_rows, [shards, -1, width]))
-        d_logits = tf.reshape(d_logits, [shards, -1, matrix.shape[0]])
-        d_matrix += _product(d_logits, chunk_hidden, transpose_a=True)
+    def add_chunk(number: tf.Tensor, sums: tuple[tf.Tensor, ...], d_hidden: Any) -> tuple[Any, ...]:
+        part, targets, weights = (
+            tf.slice(values, [0, number * size, *rest], [shards, size, *values.shape[2:]])
+            for values in inputs
+            for rest in [[0] * (len(values.shape) - 2)]
+        )
+        rounded = _round(
+            _product(tf.reshape(part, [-1, width]), narrow, transpose_b=True) + masked_bias, logits_dtype
+        )
+        loss_sum, correct_sum, d_logits = _chunk_sums(rounded, targets, weights, loss)
+        additions: tuple[tf.Tensor, ...] = (loss_sum, correct_sum)
+        if training:
+            d_bias = tf.reduce_sum(tf.reshape(d_logits, [shards, size, -1]), axis=1)
+            d_logits = tf.cast(d_logits, hidden.dtype)
+            d_rows = tf.cast(_product(d_logits, narrow), hidden.dtype)
+            d_hidden = d_hidden.write(number, tf.reshape(d_rows, [shards, size, width]))
+            d_matrix = _product(tf.reshape(d_logits, [shards, size, -1]), part, transpose_a=True)
+            additions += (d_matrix, d_bias)
+        return number + 1, tuple(a + b for a, b in zip(sums, additions, strict=True)), d_hidden
+
+    sums: tuple[tf.Tensor, ...] = (tf.zeros([]), tf.zeros([]))
+    d_hidden: Any = ()
+    if training:
+        # Sums of each shard, which the devices add up once, after the last chunk.
+        sums += (tf.zeros([shards, *matrix.shape]), tf.zeros([shards, *masked_bias.shape]))
+        d_hidden = tf.TensorArray(hidden.dtype, size=chunks, element_shape=[shards, size, width])
+    # A loop runs one chunk after the other: in parallel, they would need the memory of all logits.
+    _, sums, d_hidden = tf.while_loop(
+        lambda number, *_: number < chunks,
+        add_chunk,
+        (tf.constant(0), sums, d_hidden),
+        maximum_iterations=chunks,
+        parallel_iterations=1,
+    )
 
     def gradient(d_loss: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        d_rows = tf.reshape(tf.transpose(d_hidden.stack(), [1, 0, 2, 3]), [shards, chunks * size, width])
         return (
-            tf.cast(d_loss, hidden.dtype) * tf.reshape(tf.concat(d_hidden, axis=1), hidden.shape),
-            d_loss * tf.reduce_sum(d_matrix, axis=0),
-            d_loss * tf.reduce_sum(d_bias, axis=0),
+            tf.cast(d_loss, hidden.dtype) * tf.reshape(d_rows[:, :count], hidden.shape),
+            d_loss * tf.reduce_sum(sums[2], axis=0),
+            d_loss * tf.reduce_sum(sums[3], axis=0),
         )
 
-    return (loss_sum, correct_sum), gradient
+    return (sums[0], sums[1]), gradient
 
 
 def _chunk_sums(

@@ -11,7 +11,9 @@ import tensorflow as tf
 from tpu_trainer.network.architecture import Architecture
 from tpu_trainer.network.attention import ProbabilitiesDropout, Visibility, attend
 from tpu_trainer.network.attention_kernel import attend_in_kernel
+from tpu_trainer.network.cudnn_attention import Mask, attend_in_cudnn
 from tpu_trainer.network.dropout import DropoutKey, drop
+from tpu_trainer.network.kernels import Kernel
 from tpu_trainer.network.mlp import mlp
 from tpu_trainer.network.norms import normalize
 from tpu_trainer.network.products import linear
@@ -21,9 +23,10 @@ from tpu_trainer.network.stack import Kept
 Weights = Mapping[str, tf.Tensor]
 
 RECOMPUTED: dict[str, frozenset[str]] = {
-    "nothing": frozenset(("query", "key", "value", "scores", "probabilities", "context", "attention", "experts", "gate",
-                          "up", "mlp")),
-    "attention": frozenset(("query", "key", "value", "context", "attention", "experts", "gate", "up", "mlp")),
+    "nothing": frozenset(("query", "key", "value", "scores", "probabilities", "statistics", "context", "attention",
+                          "experts", "gate", "up", "mlp")),
+    "attention": frozenset(("query", "key", "value", "statistics", "context", "attention", "experts", "gate", "up",
+                            "mlp")),
     "all": frozenset(),
 }  # fmt: skip
 """What the backward pass recomputes → the values that are kept for it. Besides these, it recomputes norms,
@@ -42,6 +45,8 @@ class Shared(NamedTuple):
     segments: tf.Tensor | None
     """See Visibility."""
     dropout: DropoutKey | None
+    masks: tuple[Mask, ...] = ()
+    """What cuDNN's kernel masks, for each window of the layers."""
 
 
 def layer_scalars(architecture: Architecture) -> dict[str, tf.Tensor]:
@@ -50,6 +55,8 @@ def layer_scalars(architecture: Architecture) -> dict[str, tf.Tensor]:
     scalars = {"number": tf.range(len(kinds))}
     if len({kind.window for kind in kinds}) > 1:
         scalars["window"] = tf.constant([kind.window or 2**30 for kind in kinds])
+        windows = architecture.windows
+        scalars["window_number"] = tf.constant([windows.index(kind.window) for kind in kinds])
     if len({kind.rope for kind in kinds}) > 1:
         # A layer without a rotation gets the table after the others', whose frequencies are 0.
         scalars["rope"] = tf.constant(
@@ -68,7 +75,7 @@ class Layer:
 
     architecture: Architecture
     shared: Shared
-    kernel: tf.DType | None = None
+    kernel: Kernel | None = None
     """See transformer.Computation."""
     groups: int = 1
     """See transformer.Computation."""
@@ -150,6 +157,16 @@ class Layer:
         value = heads(value, attention.key_heads)
         if self.kernel is None:
             context = self._plain(query, key, value, scalars, kept, dropout)
+        elif self.kernel.name == "cudnn":
+            context = attend_in_cudnn(
+                query,
+                key,
+                value,
+                masks=self.shared.masks,
+                number=scalars.get("window_number", 0),
+                scale=attention.scale * self.architecture.kinds[0].scale,
+                kept=kept,
+            )
         else:
             context = attend_in_kernel(
                 query,
@@ -158,7 +175,7 @@ class Layer:
                 causal=self.architecture.causal,
                 segments=self.shared.segments,
                 dropout=dropout,
-                dtype=self.kernel,
+                dtype=self.kernel.dtype,
             )
         context = tf.reshape(context, [rows, length, attention.heads * attention.head_size])
         return linear(kept("context", context), weights, "attention.output")

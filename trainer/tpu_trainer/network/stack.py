@@ -189,7 +189,9 @@ class _Loop:
         count = stacks[0].shape[0]
         gradients = [_array(tf.TensorSpec(stack.shape[1:], stack.dtype), count) for stack in stacks]
 
-        def step(number: tf.Tensor, d_hidden: tf.Tensor, gradients: Any) -> Any:
+        # Both loops count up from 0, which XLA and compile-check recognize.
+        def step(done: tf.Tensor, d_hidden: tf.Tensor, gradients: Any) -> Any:
+            number = count - 1 - done
             values = Kept(self._keep, {name: value[number] for name, value in kept.items()})
             hidden, weights = inputs[number], [stack[number] for stack in stacks]
             with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -204,12 +206,12 @@ class _Loop:
             gradients = [
                 array.write(number, d_weight) for array, d_weight in zip(gradients, d_weights, strict=True)
             ]
-            return number - 1, d_hidden, gradients
+            return done + 1, d_hidden, gradients
 
         _, d_hidden, gradients = tf.while_loop(
-            lambda number, *_: number >= 0,
+            lambda done, *_: done < count,
             step,
-            (tf.constant(count - 1), d_hidden, gradients),
+            (tf.constant(0), d_hidden, gradients),
             maximum_iterations=count,
             parallel_iterations=1,
         )

@@ -10,7 +10,9 @@ import tensorflow as tf
 
 from tpu_trainer.config import Recompute
 from tpu_trainer.network.architecture import Architecture
+from tpu_trainer.network.cudnn_attention import Mask, masks
 from tpu_trainer.network.dropout import DropoutKey, drop
+from tpu_trainer.network.kernels import Kernel
 from tpu_trainer.network.layer import RECOMPUTED, Layer, Shared, layer_scalars
 from tpu_trainer.network.mlp import layers_loss, loss_shape
 from tpu_trainer.network.norms import activate, normalize
@@ -45,8 +47,8 @@ class Computation:
     """Of activations and of the factors of products."""
     recompute: Recompute = "nothing"
     """What the backward pass recomputes; see layer.RECOMPUTED."""
-    kernel: tf.DType | None = None
-    """Attention runs in a kernel with inputs of this type; None: in plain operations."""
+    kernel: Kernel | None = None
+    """Computes attention in training; None: plain operations do."""
     groups: int = 1
     """Groups of rows whose tokens share experts' places: as many as groups of devices divide the rows in a program."""
 
@@ -68,10 +70,16 @@ def hidden_states(
         positions = tf.range(inputs.input_ids.shape[1], dtype=tf.int32)[None]
     hidden = embed(architecture, weights, inputs, positions, computation.dtype)
     cosines, sines = rotations(architecture, positions)
+    kernel = computation.kernel if training else None
+    kernel_masks: tuple[Mask, ...] = ()
+    if kernel is not None and kernel.name == "cudnn":
+        # Padding comes after the tokens, which causal attention does not let them see.
+        segments = inputs.segment_ids if architecture.causal else _segments(inputs)
+        kernel_masks = masks(architecture, segments=segments, length=inputs.input_ids.shape[1])
     layer = Layer(
         architecture,
-        Shared(cosines, sines, _segments(inputs), inputs.dropout),
-        computation.kernel if training else None,
+        Shared(cosines, sines, _segments(inputs), inputs.dropout, kernel_masks),
+        kernel,
         computation.groups,
     )
     hidden, sums = run_layers(

@@ -5,6 +5,7 @@ Names are the same in all families. One that begins with `layers.` names a stack
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterator
 from functools import partial
@@ -57,11 +58,12 @@ def _all_specs(a: Architecture) -> Iterator[tuple[str, WeightSpec]]:
         yield STACKED + name, spec._replace(shape=(a.layers, *spec.shape))
     if a.final_norm:
         yield from _norm("final_norm", a.norm, a.width)
+    head = std if a.initial.head is None else a.initial.head
     if a.head.transform:
-        yield from _linear("head.transform", a.head_width, a.width, std, bias=a.head.transform_bias)
+        yield from _linear("head.transform", a.head_width, a.width, head, bias=a.head.transform_bias)
     yield from _norm("head.norm", a.head.norm, a.head_width)
     if not a.tied:
-        yield "head.weight", WeightSpec((a.vocabulary, a.head_width), std)
+        yield "head.weight", WeightSpec((a.vocabulary, a.head_width), head)
     if a.head.bias:
         yield "head.bias", WeightSpec((a.vocabulary,), None)
 
@@ -142,7 +144,9 @@ class Network:
         self.architecture = architecture
         initial = initial or InitialValues()
         self.weights: dict[str, tf.Variable] = {
-            name: initial.variable(f"{part}/{name}", spec.shape, partial(_draw, name, spec, seed))
+            name: initial.variable(
+                f"{part}/{name}", spec.shape, partial(_draw, name, spec, seed, architecture.initial.cutoff)
+            )
             for name, spec in weight_specs(architecture).items()
         }
         """float32 variables by name."""
@@ -153,21 +157,26 @@ class Network:
         return sum(weight.shape.num_elements() for weight in self.weights.values())
 
 
-def _draw(name: str, spec: WeightSpec, seed: int) -> np.ndarray:
+def _draw(name: str, spec: WeightSpec, seed: int, cutoff: float | None) -> np.ndarray:
     """Returns the initial values of a weight: a function of its name and the seed, for a stack of each layer's."""
     if spec.std is None:
         return np.full(spec.shape, spec.mean, np.float32)
     if not name.startswith(STACKED):
-        values = _normal(name, spec.shape, spec.std, seed)
+        values = _normal(name, spec.shape, spec.std, seed, cutoff)
         if spec.zero_row is not None:
             values[spec.zero_row] = 0
         return values
     values = np.empty(spec.shape, np.float32)
     for number in range(spec.shape[0]):
-        values[number] = _normal(f"{name}.{number}", spec.shape[1:], spec.std, seed)
+        values[number] = _normal(f"{name}.{number}", spec.shape[1:], spec.std, seed, cutoff)
     return values
 
 
-def _normal(name: str, shape: tuple[int, ...], std: float, seed: int) -> np.ndarray:
+def _normal(name: str, shape: tuple[int, ...], std: float, seed: int, cutoff: float | None) -> np.ndarray:
     key = [seed, zlib.crc32(name.encode())]
-    return tf.random.stateless_normal(shape, seed=key, stddev=std, alg="philox").numpy()
+    if cutoff is None:
+        return tf.random.stateless_normal(shape, seed=key, stddev=std, alg="philox").numpy()
+    # By the inverse of the distribution function.
+    most = math.erf(cutoff / math.sqrt(2))
+    shares = tf.random.stateless_uniform(shape, seed=key, minval=-most, maxval=most, alg="philox")
+    return (std * math.sqrt(2) * tf.math.erfinv(shares)).numpy()

@@ -9,24 +9,20 @@ from typing import Any
 
 import yaml
 from tqdm import tqdm
-from transformers import CONFIG_MAPPING
 
 from tokenmill_reader.console.elapsed import elapsed, ticking
 from tokenmill_reader.console.terminal import shows_bars
 from tpu_trainer.config import CompileCheckConfig
-from tpu_trainer.network.hf_config import network_config
 from tpu_trainer.runs.checkpoint import named_variables
 from tpu_trainer.support.chips import Topology
 from tpu_trainer.support.errors import UsageError
 from tpu_trainer.tpu_check.cache import open_cache
-from tpu_trainer.tpu_check.check import StepCheck, rows_of
+from tpu_trainer.tpu_check.check import StepCheck
 from tpu_trainer.tpu_check.compile_process import CompileProcess
 from tpu_trainer.tpu_check.mesh_candidates import Candidate, MeshPlan, ModelFacts, plans
-from tpu_trainer.tpu_check.mesh_search import ESTIMATE_LAYERS, FITS, REFUSED, MeshSearch, Trial
+from tpu_trainer.tpu_check.mesh_search import FITS, REFUSED, MeshSearch, Trial
 
 _log = logging.getLogger(__name__)
-
-_HEADS = ("num_attention_heads", "num_key_value_heads")
 
 
 class MeshFinder:
@@ -54,7 +50,6 @@ class MeshFinder:
             topology=topology,
             plans=possible,
             compile=self._compile,
-            estimates=_has_fewer_layers(config),
             progress=self._show,
         )
         for plan in self._search.without_rows:
@@ -87,9 +82,9 @@ class MeshFinder:
     def nothing_fits(self) -> UsageError:
         """Returns the error for a search without a result."""
         sizes = [
-            (figures["hbm"]["needed"] - figures["hbm"]["available"], trial.candidate)
+            (trial.report["hbm"]["needed"] - trial.report["hbm"]["available"], trial.candidate)
             for trial in self._search.trials
-            if (figures := trial.report or trial.estimate)
+            if trial.report
         ]
         message = f"--find_mesh: no mesh of {self._config.topology} can train this model"
         if sizes:
@@ -100,8 +95,8 @@ class MeshFinder:
         else:
             return UsageError(f"{message}, see above. Change the topology, the batch size or the model")
         remedies = ["a larger topology", "shorter rows"]
-        if not self._config.find_gradient_checkpointing:
-            remedies.insert(0, "--find_gradient_checkpointing")
+        if not self._config.find_recompute:
+            remedies.insert(0, "--find_recompute")
         return UsageError(f"{message}. Use {', '.join(remedies)} or a smaller model")
 
     def document(self, best: Trial | None) -> dict[str, Any]:
@@ -115,7 +110,6 @@ class MeshFinder:
                     "status": trial.status,
                     "reason": trial.reason,
                     "bound_tokens_per_second": trial.bound,
-                    "estimate": trial.estimate,
                     "report": trial.report,
                 }
                 for trial in self._search.trials
@@ -128,11 +122,9 @@ class MeshFinder:
         lines = [("mesh", "rows × micro-batches", "HBM", "tokens/s at most", "")]
         unfinished = self._search.open()  # if it was interrupted
         for trial in sorted(self._search.trials, key=_rank):
-            figures = trial.report or trial.estimate
-            about = "" if trial.report else "≈ "
-            hbm = f"{about}{figures['hbm']['needed'] / 1e9:,.2f} GB" if figures else ""
+            hbm = f"{trial.report['hbm']['needed'] / 1e9:,.2f} GB" if trial.report else ""
             speed = trial.tokens_per_second
-            figure = f"≤ {min(trial.bound, trial.limit):,.0f}" if speed is None else f"{about}{speed:,.0f}"
+            figure = f"≤ {trial.promise:,.0f}" if speed is None else f"{speed:,.0f}"
             candidate = trial.candidate
             result = "not compiled yet" if trial in unfinished else trial.reason or trial.status
             if trial is self._search.best:
@@ -159,18 +151,12 @@ class MeshFinder:
         ]
         return "\n".join(text)
 
-    def _compile(self, candidate: Candidate, layers: int | None) -> dict[str, Any]:
-        config = candidate.configure(self._config)
-        if layers is not None:
-            config = _with_layers(config, layers)
-        config = dataclasses.replace(config, hlo=config.hlo if layers is None else None)
-        extent = "" if layers is None else f", {layers} layer(s) of the model"
-        _log.info(f"compile-check: {candidate}{extent}")
-        return self._process.report(config)
+    def _compile(self, candidate: Candidate) -> dict[str, Any]:
+        _log.info(f"compile-check: {candidate}")
+        return self._process.report(candidate.configure(self._config))
 
     def _show(self, search: MeshSearch) -> None:
-        # An estimate needs several compilations, and most of those that are estimated are not compiled afterwards.
-        waiting = sum(len(ESTIMATE_LAYERS) if each.estimate is None else 1 for each in search.open())
+        waiting = len(search.open())
         seconds = time.monotonic() - self._began
         best = "" if search.best is None else f"best {search.best.tokens_per_second:,.0f} tokens/s"
         if self._bar is not None and not self._bar.disable:
@@ -205,48 +191,13 @@ def _facts(config: CompileCheckConfig, topology: Topology) -> ModelFacts:
     check = StepCheck(config, topology=topology, cache=open_cache(config.cache))
     with elapsed("compile-check: tracing the model"):
         row_flops = check.step.model_flops(1)
-    network = check.step.task.objective.model.network.config
     return ModelFacts(
         shapes={
             name: tuple(variable.shape.as_list())
             for name, variable in named_variables(check.step.task.state()).items()
         },
-        heads={name: getattr(network, name) for name in _HEADS if getattr(network, name, None) is not None},
-        hidden=network.hidden_size,
-        layers=network.num_hidden_layers,
+        architecture=check.step.task.objective.model.network.architecture,
         max_length=check.rows.max_length,
         row_flops=row_flops,
         activation_bytes=2 if config.train.precision == "mixed_bfloat16" else 4,
     )
-
-
-def _with_layers(config: CompileCheckConfig, layers: int) -> CompileCheckConfig:
-    """Returns the configuration of a model with another number of layers."""
-    names = CONFIG_MAPPING[config.model.type].attribute_map
-    layers_name = names.get("num_hidden_layers", "num_hidden_layers")
-    values = {
-        name: value for name, value in config.model.config.items() if names.get(name, name) != layers_name
-    }
-    return dataclasses.replace(
-        config, model=dataclasses.replace(config.model, config=values | {layers_name: layers})
-    )
-
-
-def _has_fewer_layers(config: CompileCheckConfig) -> bool:
-    """Whether the model's type has an option for the number of layers, of which no other depends."""
-    if config.model.init_from is not None:
-        return False
-    rows = rows_of(config)
-    try:
-        configs = [
-            network_config(
-                _with_layers(config, layers).model,
-                objective=config.objective,
-                vocabulary=rows.vocabulary,
-                max_length=rows.max_length,
-            )
-            for layers in ESTIMATE_LAYERS
-        ]
-    except (UsageError, ValueError, TypeError):
-        return False
-    return [each.num_hidden_layers for each in configs] == list(ESTIMATE_LAYERS)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from tpu_trainer.tpu_check.convolution import convolution_flops
+from tpu_trainer.tpu_check.slices import read_part, written_parts
 
 _BITS = {"pred": 8, "s4": 4, "u4": 4, "bf16": 16, "token": 0, "f8e4m3fn": 8, "f8e5m2": 8, "c64": 64}
 _ARRAY = re.compile(r"([a-z]\w*)\[([\d,<=]*)\](?:\{([^}]*)\})?")
@@ -22,6 +23,7 @@ _FREE = frozenset(
      "partition-id", "replica-id", "opt-barrier", "copy-done", "async-done", "slice-done",
      *(f"{kind}-done" for kind in COLLECTIVES))
 )  # fmt: skip
+_ALLOCATION = 'custom_call_target="AllocateBuffer"'
 
 # Their results are (operands, results, contexts). That of all-reduce-start is not.
 _ASYNCHRONOUS = ("async-start", "async-update", "all-gather-start", "collective-permute-start")
@@ -52,6 +54,15 @@ def _size(arrays: Iterable[tuple[str, str, str]]) -> Size:
     return Size(total, hbm)
 
 
+def _part(arrays: list[tuple[str, str, str]], elements: int | None) -> Size:
+    """Returns the size of some elements of an array; None: of all."""
+    whole = _size(arrays)
+    if elements is None:
+        return whole
+    share = elements / math.prod(_sides(arrays[0][1]))
+    return Size(round(whole.total * share), round(whole.hbm * share))
+
+
 def _elements(tuple_type: str) -> list[str]:
     """Returns the types of a tuple's elements."""
     elements, depth, start = [], 0, 1
@@ -79,6 +90,11 @@ class Instruction:
         return _size(_ARRAY.findall(self.type))
 
     @property
+    def elements(self) -> int:
+        """The number of elements of the result, an array."""
+        return math.prod(_sides(_ARRAY.search(self.type)[2]))
+
+    @cached_property
     def operands(self) -> list[str]:
         """Names of the operands."""
         depth, end = 1, len(self.rest)
@@ -182,9 +198,9 @@ class HloModule:
     def traffic(self, instruction: Instruction) -> Size:
         """Returns the bytes that an instruction reads and writes.
 
-        Operands of a fusion count in full, even if the fusion reads only a slice of them.
+        Operands of a fusion count in full, except those of which it reads or replaces only a slice of dynamic place.
         """
-        if instruction.opcode in _FREE:
+        if instruction.opcode in _FREE or _ALLOCATION in instruction.rest:
             return Size(0, 0)
         operands = [self.by_name[name] for name in instruction.operands if name in self.by_name]
         sizes = [each.size for each in (instruction, *operands)]
@@ -194,6 +210,8 @@ class HloModule:
             sizes = [sizes[2]] * 2  # the update is in place
         elif instruction.opcode == "fusion" and self._is_part_of_collective(instruction):
             sizes = self._own_parts(instruction)
+        elif instruction.opcode == "fusion":
+            sizes = self._fusion_parts(instruction)
         elif self._started_opcode(instruction) == "copy":
             array = sizes[1]  # copy-start returns (target, source, context): one read and one write
             return Size(2 * array.total, array.hbm + max(0, instruction.size.hbm - array.hbm))
@@ -233,6 +251,20 @@ class HloModule:
         own = [_size([array]) for i, array in enumerate(_ARRAY.findall(fusion.type)) if i not in results]
         names = [name for i, name in enumerate(fusion.operands) if i not in operands]
         return own + [self.by_name[name].size for name in names if name in self.by_name]
+
+    def _fusion_parts(self, fusion: Instruction) -> list[Size]:
+        """Returns the sizes of what a fusion reads of its operands and writes of its results."""
+        computation = fusion.called("calls")
+        results = _elements(fusion.type) if fusion.type.startswith("(") else [fusion.type]
+        sizes = [
+            _part(_ARRAY.findall(result), part)
+            for result, part in zip(results, written_parts(self, computation), strict=True)
+        ]
+        for number, name in enumerate(fusion.operands):
+            if name in self.by_name:
+                arrays = _ARRAY.findall(self.by_name[name].type)
+                sizes.append(_part(arrays, read_part(self, computation, number)))
+        return sizes
 
     def _started_opcode(self, instruction: Instruction) -> str | None:
         """Returns the opcode that an asynchronous instruction starts; None for synchronous ones.

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any, get_args, get_type_hints
 
-from tpu_trainer.config import CompileCheckConfig, MeshConfig
+from tpu_trainer.config import CompileCheckConfig, MeshConfig, Recompute
 from tpu_trainer.config.mesh import DATA, MODEL
 from tpu_trainer.devices.pjrt.sharding import bytes_per_device, check_heads, place_variables
+from tpu_trainer.network.architecture import Architecture
 from tpu_trainer.support.chips import Topology
 from tpu_trainer.support.errors import UsageError
 
@@ -29,13 +29,12 @@ class MeshPlan:
     model: int
     data: int
     fsdp: Fsdp
-    gradient_checkpointing: bool
+    recompute: Recompute
 
     def __str__(self) -> str:
         sharded = {True: ", fsdp", False: ""}.get(self.fsdp, f", {self.fsdp}")
-        return f"data {self.data} × model {self.model}{sharded}" + (
-            ", checkpointing" if self.gradient_checkpointing else ""
-        )
+        recomputed = "" if self.recompute == "nothing" else f", recompute {self.recompute}"
+        return f"data {self.data} × model {self.model}{sharded}{recomputed}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +62,7 @@ class Candidate:
             batch_size=self.batch_size,
             accumulation=self.accumulation,
             batch_ramp=0,
-            gradient_checkpointing=self.plan.gradient_checkpointing,
+            recompute=self.plan.recompute,
         )
         return replace(config, mesh=mesh, train=train)
 
@@ -75,7 +74,7 @@ class Candidate:
             "train": {
                 "batch_size": self.batch_size,
                 "accumulation": self.accumulation,
-                "gradient_checkpointing": plan.gradient_checkpointing,
+                "recompute": plan.recompute,
             },
         }
 
@@ -86,10 +85,7 @@ class ModelFacts:
 
     shapes: Mapping[str, tuple[int, ...]]
     """Name in checkpoints → shape of the variable; all are float32."""
-    heads: Mapping[str, int]
-    """The numbers of attention heads, by their names in Hugging Face's configuration."""
-    hidden: int
-    layers: int
+    architecture: Architecture
     max_length: int
     row_flops: float
     """Model FLOPs to train on a row."""
@@ -118,9 +114,7 @@ def plans(
 ) -> tuple[dict[MeshPlan, PlanBytes], dict[MeshPlan, str]]:
     """Returns the plans for all devices of the topology, and why others are impossible: by the rules or by memory."""
     available = topology.chip.hbm_bytes / topology.chip.devices
-    checkpointing = [config.train.gradient_checkpointing]
-    if config.find_gradient_checkpointing:
-        checkpointing = [False, True]
+    policies = get_args(Recompute) if config.find_recompute else (config.train.recompute,)
     possible, refused = {}, {}
     for model in range(1, topology.replicas + 1):
         data, remainder = divmod(topology.replicas, model)
@@ -130,15 +124,15 @@ def plans(
             mesh = replace(config.mesh.without_processes(), data=data, model=model, fsdp=fsdp)
             size = reason = None
             try:
-                check_heads(SimpleNamespace(**facts.heads), model)
+                check_heads(facts.architecture.attention, model)
                 size = _plan_bytes(mesh, facts)
             except UsageError as error:
                 reason = str(error).removeprefix("--")
             else:
                 if size.state > available:
                     reason = f"weights and optimizer need {(size.state - available) / 1e9:,.1f} GB too much"
-            for recompute in checkpointing:
-                plan = MeshPlan(data=data, model=model, fsdp=fsdp, gradient_checkpointing=recompute)
+            for recompute in policies:
+                plan = MeshPlan(data=data, model=model, fsdp=fsdp, recompute=recompute)
                 if reason is None:
                     possible[plan] = size
                 else:
@@ -197,15 +191,17 @@ def least_seconds(
 
     Each device computes its share of the model's products, reads and writes its part of weights and optimizer, takes
     part in a sum of the gradient in bfloat16 (as all-reduce, or as reduce-scatter and all-gather), and with a `model`
-    axis in four sums of the activations of each layer.
+    axis in four sums of the activations of each layer: of attention and of the MLP, forward and backward. If these are
+    parallel, their sums can be one.
     """
     plan, chip = candidate.plan, topology.chip
     flops = facts.row_flops * candidate.batch_size / topology.replicas
     sent = 2 * size.gradient * (plan.data - 1) / plan.data
     if plan.model > 1:
         rows = candidate.batch_size / plan.data
-        activations = rows * facts.max_length * facts.hidden * facts.activation_bytes
-        sent += 4 * facts.layers * 2 * activations * (plan.model - 1) / plan.model
+        activations = rows * facts.max_length * facts.architecture.width * facts.activation_bytes
+        sums = (2 if facts.architecture.parallel else 4) * facts.architecture.layers
+        sent += sums * 2 * activations * (plan.model - 1) / plan.model
     links = topology.ici_bandwidth / chip.devices
     return {
         "compute": _LEAST_SHARE_OF_MODEL_FLOPS * flops / (chip.peak_flops / chip.devices),

@@ -1,8 +1,7 @@
 """A best-first search for the mesh and the micro-batches with the most tokens per second by the roofline model.
 
-Each candidate has an optimistic figure, which the search makes more exact in steps, always for the candidate that
-promises most: a bound that needs no compiler; an estimate from the figures of models with one and with two layers; the
-figures of the whole compiled step. The search ends if no other candidate promises more than the best compiled step.
+Each candidate has an optimistic figure that needs no compiler. The search compiles the candidate that promises most,
+and ends if no other promises more than the best compiled step.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from typing import Any
 
 from tpu_trainer.config import CompileCheckConfig
 from tpu_trainer.support.chips import Topology
-from tpu_trainer.tpu_check.figures import roofline
 from tpu_trainer.tpu_check.mesh_candidates import (
     Candidate,
     MeshPlan,
@@ -24,14 +22,6 @@ from tpu_trainer.tpu_check.mesh_candidates import (
     start,
 )
 
-ESTIMATE_LAYERS = (1, 2)
-"""The numbers of layers that are compiled for an estimate."""
-_LEAST_LAYERS = 4
-"""Smaller models are compiled at once."""
-_ESTIMATE_ERROR = 0.03
-"""How much faster, relative to the others, than its estimate a step can be."""
-_MEMORY_ERROR = 0.15
-"""An estimate of more memory than available by this share means that the step does not fit."""
 _NEIGHBOUR_GAIN = 1.6
 """The most by which the next larger or smaller micro-batch can be faster. GPT-2 small on v5e:2x4 gains 1.5 (estimated)
 from 6 to 4 rows, of which more stays in on-chip memory."""
@@ -50,8 +40,6 @@ class Trial:
     candidate: Candidate
     bound: float
     """Tokens per second that it cannot exceed."""
-    estimate: dict[str, Any] | None = None
-    """The estimated report."""
     report: dict[str, Any] | None = None
     """The report of the compiled step."""
     limit: float = float("inf")
@@ -61,13 +49,17 @@ class Trial:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """The speed by the compiled step or the estimate; None if it does not fit or is unknown."""
-        figures = self.report or self.estimate
-        return figures["roofline"]["tokens_per_second"] if figures and figures["fits"] else None
+        """The speed by the compiled step; None if it does not fit or is unknown."""
+        return self.report["roofline"]["tokens_per_second"] if self.report and self.report["fits"] else None
+
+    @property
+    def promise(self) -> float:
+        """The most tokens per second that it can have, as far as is known before it is compiled."""
+        return min(self.bound, self.limit)
 
 
-Compile = Callable[[Candidate, int | None], dict[str, Any]]
-"""Returns the report of a candidate with the given number of layers, None: all; raises RefusedStep."""
+Compile = Callable[[Candidate], dict[str, Any]]
+"""Returns the report of a candidate; raises RefusedStep."""
 
 
 @dataclass(kw_only=True)
@@ -79,8 +71,6 @@ class MeshSearch:
     topology: Topology
     plans: Mapping[MeshPlan, PlanBytes]
     compile: Compile
-    estimates: bool = True
-    """Whether models of fewer layers can be compiled."""
     progress: Callable[[MeshSearch], None] = lambda search: None
     """Called after each change."""
     trials: list[Trial] = field(default_factory=list)
@@ -108,21 +98,10 @@ class MeshSearch:
     def open(self) -> list[Trial]:
         """Returns the trials that can become the best."""
         least = 0.0 if self.best is None else self.best.tokens_per_second
-        return [trial for trial in self.trials if not trial.reason and self._promise(trial) > least]
+        return [trial for trial in self.trials if not trial.reason and trial.promise > least]
 
     def _most_promising(self) -> Trial | None:
-        return max(self.open(), key=self._promise, default=None)
-
-    def _promise(self, trial: Trial) -> float:
-        """Returns the tokens per second that an unfinished trial can have."""
-        if trial.estimate is None:
-            return min(trial.bound, trial.limit)
-        compared = [each for each in self.trials if each.estimate and each.report and each.report["fits"]]
-        ratios = [
-            each.tokens_per_second / each.estimate["roofline"]["tokens_per_second"] for each in compared
-        ] or [1.0]
-        estimated = trial.estimate["roofline"]["tokens_per_second"]
-        return min(trial.bound, estimated * max(ratios) * (1 + _ESTIMATE_ERROR))
+        return max(self.open(), key=lambda trial: trial.promise, default=None)
 
     def _add(self, plan: MeshPlan, index: int, limit: float = float("inf")) -> None:
         if (plan, index) in self._trials or not 0 <= index < len(self._candidates[plan]):
@@ -135,21 +114,18 @@ class MeshSearch:
         self.trials.append(trial)
 
     def _advance(self, trial: Trial) -> None:
-        """Makes the figure of a trial more exact, and adds the micro-batches next to it."""
+        """Compiles the step of a trial, and adds the micro-batches next to it."""
+        self.compiled += 1
         try:
-            if self.estimates and self.facts.layers >= _LEAST_LAYERS and trial.estimate is None:
-                trial.estimate = self._estimate(trial.candidate)
-                figures = trial.estimate
-            else:
-                trial.report = figures = self._compile(trial.candidate, None)
+            trial.report = figures = self.compile(trial.candidate)
         except RefusedStep as error:
             trial.status, trial.reason = REFUSED, str(error)
             return
         if not figures["fits"]:
             trial.status = TOO_LARGE
             excess = (figures["hbm"]["needed"] - figures["hbm"]["available"]) / 1e9
-            trial.reason = f"{excess:,.2f} GB too much" + ("" if trial.report else ", by estimate")
-        elif trial.report is not None:
+            trial.reason = f"{excess:,.2f} GB too much"
+        else:
             trial.status, trial.reason = FITS, "compiled"
             if self.best is None or trial.tokens_per_second > self.best.tokens_per_second:
                 self.best = trial
@@ -166,49 +142,3 @@ class MeshSearch:
             other = self._trials.get((plan, index - step))
             if other is None or (other.tokens_per_second or 0.0) <= value:
                 self._add(plan, index + step, value * _NEIGHBOUR_GAIN)
-
-    def _compile(self, candidate: Candidate, layers: int | None) -> dict[str, Any]:
-        self.compiled += 1
-        return self.compile(candidate, layers)
-
-    def _estimate(self, candidate: Candidate) -> dict[str, Any]:
-        first_layers, second_layers = ESTIMATE_LAYERS
-        first = self._compile(candidate, first_layers)
-        if not first["fits"]:
-            return first
-        second = self._compile(candidate, second_layers)
-        return extrapolate(first, second, steps=self.facts.layers - first_layers, topology=self.topology)
-
-
-def extrapolate(
-    first: dict[str, Any], second: dict[str, Any], *, steps: int, topology: Topology
-) -> dict[str, Any]:
-    """Returns the part of a report that follows, if each layer adds as much as the second report has more.
-
-    Args:
-        first: The report of a model with few layers, which fits.
-        second: That of a model with one layer more.
-        steps: Layers more than in the first report.
-        topology: The devices.
-    """
-
-    def continued(read: Callable[[dict[str, Any]], float]) -> float:
-        return read(first) + steps * max(0.0, read(second) - read(first))
-
-    available = first["hbm"]["available"]
-    needed = continued(lambda report: report["hbm"]["needed"])
-    report = {
-        "fits": needed <= available * (1 + _MEMORY_ERROR),
-        "hbm": {"needed": needed, "available": available},
-    }
-    if not second["fits"]:
-        return report | {"fits": False}
-    line = roofline(
-        topology,
-        flops=continued(lambda report: report["flops"]),
-        hbm_traffic=continued(lambda report: report["hbm_traffic"]),
-        sent=continued(lambda report: sum(each["sent"] for each in report["collectives"])),
-        model_flops=continued(lambda report: report["roofline"]["model_flops"]),
-        tokens=first["replica_rows"] * first["max_length"] * first["replicas"],
-    )
-    return report | {"roofline": line}

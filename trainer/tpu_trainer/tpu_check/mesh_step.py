@@ -61,7 +61,7 @@ class MeshStep:
             initial=InitialValues(postpone=True),
         )
         """The task. Its weights have no values."""
-        check_heads(self.task.objective.model.network.config, self.mesh.model)
+        check_heads(self.task.objective.model.network.architecture.attention, self.mesh.model)
         self._names = VariableNames(self.task.state())
         shapes = self._names.shapes()
         self._placements = place_variables(shapes, self.mesh, data=data)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import tensorflow as tf
-import tf_keras as keras
 
 from tpu_trainer.tpu_check.compiler import DoesNotCompile, called_graphs
 
@@ -30,7 +29,7 @@ _SHAPED_BY_DATA = frozenset(
      "NonMaxSuppressionV4", "NonMaxSuppressionV5", "Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2",
      "Where")
 )  # fmt: skip
-_LIBRARIES = tuple(str(Path(module.__file__).parent) for module in (tf, keras))
+_TENSORFLOW = str(Path(tf.__file__).parent)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,8 +178,8 @@ def _place_of_error(error: BaseException) -> str:
 
 
 def _innermost(frames: Iterable[tuple[str, int]]) -> str:
-    """Returns file, line number and source line of the innermost frame outside of TensorFlow and Keras."""
+    """Returns file, line number and source line of the innermost frame outside of TensorFlow."""
     for file, line in reversed(list(frames)):
-        if not file.startswith(_LIBRARIES) and Path(file).suffix == ".py":
+        if not file.startswith(_TENSORFLOW) and Path(file).suffix == ".py":
             return f"{file}:{line}: {linecache.getline(file, line).strip()}"
     return ""

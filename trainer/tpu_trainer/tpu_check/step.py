@@ -16,7 +16,7 @@ from tpu_trainer.data.vocabulary import Vocabulary, load_vocabulary
 from tpu_trainer.data.words import Words
 from tpu_trainer.devices.devices import Target
 from tpu_trainer.devices.executor import check_batch_size
-from tpu_trainer.network.hf_config import network_config
+from tpu_trainer.network.configuration import check_model, configure
 from tpu_trainer.step.task import Task
 from tpu_trainer.support.chips import Topology
 from tpu_trainer.support.errors import UsageError
@@ -56,8 +56,7 @@ def rows_without_dataset(config: FitConfig, *, vocab_size: int | None, max_lengt
     Raises:
         UsageError: If the model type is unknown or has no default length.
     """
-    if config.model.type not in CONFIG_MAPPING:
-        raise UsageError(f"--model.type is {config.model.type!r}: transformers has no such model type")
+    check_model(config.model, config.objective)
     defaults = CONFIG_MAPPING[config.model.type]()
     pad_id = 1  # as in RoBERTa, whose positions start after the padding id
     if vocab_size is None:
@@ -116,7 +115,7 @@ class ReplicaStep:
         self._topology = topology
         self._task: Task | None = None
         if config.model.init_from is None:
-            network_config(
+            configure(
                 config.model,
                 objective=config.objective,
                 vocabulary=rows.vocabulary,

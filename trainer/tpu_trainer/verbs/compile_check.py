@@ -47,7 +47,7 @@ def _check(config: CompileCheckConfig) -> tuple[dict[str, Any], UsageError | Non
     """
     topology = Topology.parse(config.topology)
     named = _configs(config)
-    from tpu_trainer.network.hf_config import check_model  # imports transformers, but not TensorFlow
+    from tpu_trainer.network.configuration import check_model  # imports transformers, but not TensorFlow
 
     for name, one in named:
         if one.model.init_from is None:

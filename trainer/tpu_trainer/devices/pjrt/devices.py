@@ -49,10 +49,11 @@ class PjrtDevices(Devices):
         if kernel and mesh.platform == "tpu" and mesh.kind not in KINDS:
             raise UsageError(
                 f"--train.attention_kernel: for this TPU, {mesh.kind!r}, there is no kernel; use "
-                "--train.recompute_attention instead"
+                "--train.recompute attention instead"
             )
         return Target(
             kernel_generation=KINDS.get(mesh.kind) if kernel else None,
+            cudnn=kernel and mesh.platform == "gpu",
             shards=mesh.data,
             column_groups=mesh.model,
         )

@@ -22,18 +22,11 @@ from tpu_trainer.devices.executor import StepExecutor, StepOutput
 from tpu_trainer.devices.pjrt.lowering import Lowering
 from tpu_trainer.devices.pjrt.mesh import DeviceMesh, rows_placement
 from tpu_trainer.devices.pjrt.peers import Peers
-from tpu_trainer.devices.pjrt.sharding import (
-    Placement,
-    bytes_per_device,
-    check_heads,
-    is_fused,
-    place_variables,
-)
+from tpu_trainer.devices.pjrt.sharding import Placement, bytes_per_device, check_heads, place_variables
 from tpu_trainer.devices.pjrt.stablehlo import Program
 from tpu_trainer.devices.pjrt.variable_names import VariableNames
 from tpu_trainer.network.initial_values import InitialValues
 from tpu_trainer.network.objectives import BatchSums
-from tpu_trainer.network.patches.fused_projection import grouped, ungrouped
 from tpu_trainer.runs.checkpoint import State
 from tpu_trainer.step.results import NonFinite, RunningSums
 from tpu_trainer.step.task import Task
@@ -78,7 +71,7 @@ class PjrtExecutor(StepExecutor):
     ) -> None:
         """
         Args:
-            task: Built for the default strategy, with `devices.data` shards and `devices.model` column groups.
+            task: Built for the default strategy, for the target of `devices`.
             devices: The devices.
             lowering: Lowers the programs.
             peers: The processes whose devices are in the mesh; None: only this one.
@@ -98,7 +91,7 @@ class PjrtExecutor(StepExecutor):
         self._devices = devices
         self._lowering = lowering
         self._deterministic = deterministic
-        check_heads(task.objective.model.network.config, devices.model)
+        check_heads(task.objective.model.network.architecture.attention, devices.model)
         self._names = VariableNames(state or task.state())
         self._placements = place_variables(self.state_shapes(), devices.config, data=devices.data)
         self._report_placement()
@@ -137,15 +130,12 @@ class PjrtExecutor(StepExecutor):
     def _set(self, name: str, value: np.ndarray) -> None:
         if self.processes > 1 and self._checksum is not None:
             self._checksum = zlib.crc32(np.ascontiguousarray(value), self._checksum)
-        if is_fused(name):
-            value = grouped(value, self._devices.model)
         self._values[name] = self._devices.put(value, self._placement(name, value.shape))
 
     def _get(self, name: str) -> np.ndarray:
         if name not in self._values:
             self._place_initial()
-        value = self._devices.get(self._values[name])
-        return ungrouped(value, self._devices.model) if is_fused(name) else value
+        return self._devices.get(self._values[name])
 
     def distribute(self, rows: DatasetFunction) -> Iterable[Any]:
         return _NumpyBatches(rows(tf.distribute.InputContext(), self._devices.own_rows))
@@ -196,7 +186,7 @@ class PjrtExecutor(StepExecutor):
             }
             with elapsed(f"pjrt: lowering the program to {name}"):
                 program = Program(function, specs)
-                # Variables outside of the state have no value yet: the optimizer's note of its current learning rate.
+                # Variables outside of the state have no value yet.
                 captured = list(map(self._place, program.captured))
                 lowered = self._lowering.lower(name, program, captured)
             variables = [self._evaluated.get(each, each) for each in captured]

@@ -12,7 +12,14 @@ from typing import Any
 
 from tpu_trainer.config.mesh import DATA, MODEL
 from tpu_trainer.devices.pjrt.sharding import Placement
-from tpu_trainer.devices.pjrt.stablehlo import FORMAT_VERSION, Lowered, attribute_names, main_function
+from tpu_trainer.devices.pjrt.stablehlo import (
+    FORMAT_VERSION,
+    Lowered,
+    attribute_names,
+    custom_calls,
+    main_function,
+    replace_tuple,
+)
 
 # Operations of the optimizer. Their operands are divided in the same way.
 _ELEMENTWISE = frozenset(
@@ -68,56 +75,83 @@ def gather_weights_at_use(
     """Makes devices gather their parts of a weight where the program multiplies with it or looks its rows up.
 
     XLA alone may instead divide activations by the dimension that divides the weight, and exchange these. The
-    optimizer's elementwise operations stay divided.
+    optimizer's elementwise operations stay divided. A loop over layers gathers the weights of one layer at a time.
 
     Args:
         module: The program.
         divided: Number of a weight's argument → its placement, of which the axis `data` is gathered.
         axes: Names and sizes of the mesh's axes.
         keep: Whether a weight is gathered once and keeps its memory until the backward pass has used it, or is gathered
-            again for the backward pass.
+            again for the backward pass. A stack of weights is then gathered before the loop over layers.
     """
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import sdy, stablehlo
 
     main = main_function(module)
-    numbers = {main.regions[0].blocks[0].arguments[number]: number for number in divided}
-    uses = []
-
-    def visit(operation: ir.Operation) -> ir.WalkResult:
-        for place, value in enumerate(operation.operands):
-            if (number := numbers.get(value)) is None:
-                continue
-            if operation.name == "stablehlo.convert":
-                numbers[operation.results[0]] = number
-            elif operation.name == "stablehlo.while":
-                numbers[operation.regions[1].blocks[0].arguments[place]] = number
-            elif operation.name not in _ELEMENTWISE:
-                uses.append((number, value, operation, place))
-        return ir.WalkResult.ADVANCE
-
-    main.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
 
     def constrained(value: ir.Value, placement: Placement) -> ir.Value:
         return sdy.ShardingConstraintOp(value, _sharding(placement, axes)).result
 
-    forward = set()
+    first_uses = set()
     later: dict[Any, ir.Value] = {}
-    for number, value, operation, place in uses:
-        gathered_placement = tuple(None if axis == DATA else axis for axis in divided[number])
+    for number, value, placement, operation, place in _uses(main, divided, in_loops=not keep):
+        gathered_placement = tuple(None if axis == DATA else axis for axis in placement)
         key = (number, str(value.type), operation.block)
-        is_first = (number, operation.block) not in forward
-        forward.add((number, operation.block))
+        # The backward pass of a loop is a loop of its own, in which all uses share a gather.
+        is_in_loop = operation.block != main.regions[0].blocks[0]
+        is_first = (number, operation.block) not in first_uses
+        first_uses.add((number, operation.block))
         if (gathered := later.get(key)) is None:
             with ir.InsertionPoint(operation):
-                if not (is_first or keep):
+                if not (is_first or is_in_loop or keep):
                     # Without the barrier, XLA would merge this gather with the first one; without the placement of
                     # its result, it would gather before the barrier.
-                    value = constrained(stablehlo.OptimizationBarrierOp([value]).results[0], divided[number])
+                    value = constrained(stablehlo.OptimizationBarrierOp([value]).results[0], placement)
                 gathered = constrained(value, gathered_placement)
-            if keep or not is_first:
+            if keep or is_in_loop or not is_first:
                 later[key] = gathered
         operation.operands[place] = gathered
+
+
+def _uses(main: Any, divided: Mapping[int, Placement], *, in_loops: bool) -> list[tuple[Any, ...]]:
+    """Returns the uses of weights other than elementwise.
+
+    Args:
+        main: The function whose arguments the weights are.
+        divided: Number of a weight's argument → its placement.
+        in_loops: Whether to look for them in loops; otherwise, the loop is the use.
+
+    Returns:
+        Number of the weight's argument, the value that is used, its placement, the operation, number of the operand.
+    """
+    from jaxlib.mlir import ir
+
+    arguments = main.regions[0].blocks[0].arguments
+    weights = {arguments[number]: (number, placement) for number, placement in divided.items()}
+    uses = []
+
+    def visit(operation: ir.Operation) -> ir.WalkResult:
+        for place, value in enumerate(operation.operands):
+            if value not in weights:
+                continue
+            number, placement = weights[value]
+            # A slice is one of the undivided layers, and a reshape removes their axis.
+            if operation.name in ("stablehlo.convert", "stablehlo.dynamic_slice"):
+                weights[operation.results[0]] = number, placement
+            elif operation.name == "stablehlo.reshape" and _loses_an_axis(operation):
+                weights[operation.results[0]] = number, placement[1:]
+            elif operation.name == "stablehlo.while" and in_loops:
+                weights[operation.regions[1].blocks[0].arguments[place]] = number, placement
+            elif operation.name not in _ELEMENTWISE:
+                uses.append((number, value, placement, operation, place))
+        return ir.WalkResult.ADVANCE
+
+    main.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
+    return uses
+
+
+def _loses_an_axis(operation: Any) -> bool:
+    return len(operation.results[0].type.shape) == len(operation.operands[0].type.shape) - 1
 
 
 def divide_kernels(module: Any, axes: Mapping[str, int]) -> None:
@@ -129,26 +163,8 @@ def divide_kernels(module: Any, axes: Mapping[str, int]) -> None:
         module: The program, without other kernels.
         axes: Names and sizes of the mesh's axes. `data` must divide the rows, and `model` the pairs of heads.
     """
-    for kernel in kernels_of(module):
+    for kernel in custom_calls(module, _KERNEL):
         _divide(kernel, axes)
-
-
-def kernels_of(module: Any) -> list[Any]:
-    """Returns the calls of kernels in a program."""
-    from jaxlib.mlir import ir
-
-    kernels = []
-
-    def visit(operation: ir.Operation) -> ir.WalkResult:
-        if (
-            operation.name == "stablehlo.custom_call"
-            and ir.StringAttr(operation.attributes["call_target_name"]).value == _KERNEL
-        ):
-            kernels.append(operation)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)
-    return kernels
 
 
 def _divide(kernel: Any, axes: Mapping[str, int]) -> None:
@@ -200,14 +216,10 @@ def _divide(kernel: Any, axes: Mapping[str, int]) -> None:
         )
         sdy.ReturnOp(divided.results)
     if is_tuple:
-        for use in list(result.uses):
-            element = use.owner.operation  # get_tuple_element
-            number = ir.IntegerAttr(element.attributes["index"]).value
-            element.results[0].replace_all_uses_with(manual.results[number])
-            element.erase()
+        replace_tuple(kernel, manual.results)
     else:
         result.replace_all_uses_with(manual.results[0])
-    kernel.erase()
+        kernel.erase()
 
 
 def _cost_of_device(backend_config: Any, axes: Mapping[str, int]) -> Any:

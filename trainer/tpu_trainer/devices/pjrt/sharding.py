@@ -1,7 +1,7 @@
 """Which axis of the mesh divides which dimension of each variable. Names are those in checkpoints.
 
-Tensor parallelism as in Shoeybi et al., "Megatron-LM" (2019): the first matrix of a pair is divided by columns, the
-second by rows, so that a pair needs one sum over the devices; embeddings and output layer are divided by vocabulary.
+Tensor parallelism as in Shoeybi et al., "Megatron-LM" (2019): the first matrix of a pair is divided by outputs, the
+second by inputs, so that a pair needs one sum over the devices; embeddings and output layer are divided by vocabulary.
 """
 
 from __future__ import annotations
@@ -9,50 +9,32 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from tpu_trainer.config.mesh import DATA, MODEL, MeshConfig
+from tpu_trainer.network.architecture import Attention
 from tpu_trainer.support.errors import UsageError
 
 Placement = tuple[str | None, ...]
 """For each dimension, the axis that divides it; None: it is not divided."""
 
-_FIRST_DIMENSION, _LAST_DIMENSION, _UNDIVIDED = "first dimension", "last dimension", "not divided"
-# What the `model` axis divides, for all model types of network/model_types.py. The first match counts. A bias is
-# divided like the columns of its matrix.
+# What the `model` axis divides: the outputs of a weight, its inputs or nothing. The first match counts. Weights have
+# the shape [out, in] and biases [out], after an axis of layers and one of experts: each expert is divided like an MLP.
+_OUT, _IN, _NOTHING = "outputs", "inputs", "nothing"
 _MODEL_RULES: tuple[tuple[str, str], ...] = (
-    # The vocabulary: embeddings, a head with a matrix of its own, and the output bias.
-    (r"/(word_embeddings|wte|embed_tokens|w|decoder)/(weight|embeddings)$", _FIRST_DIMENSION),
-    (r"/transformer/embeddings/weight$", _FIRST_DIMENSION),
-    (r"/lm_head/(kernel|bias)$", _LAST_DIMENSION),
-    (r"/(predictions|decoder|vocab_projector|generator_lm_head|pred_layer_\._proj)/bias$", _LAST_DIMENSION),
-    # Attention: queries, keys and values by heads.
-    (r"/self/(query|key|value|in_proj)/", _LAST_DIMENSION),
-    (r"/self/(query|key|value|pos|pos_q)_proj/", _LAST_DIMENSION),
-    (r"/self/[qv]_bias$", _LAST_DIMENSION),
-    (r"/([qkv]_lin|[qkv]_proj|c_attn|W[qkv])/", _LAST_DIMENSION),
-    (r"/attention/output/dense/kernel$", _FIRST_DIMENSION),
-    (r"/(out_lin|out_proj|o_proj|multi_head_attention/dense)/kernel$", _FIRST_DIMENSION),
-    (r"/attn/c_proj/weight$", _FIRST_DIMENSION),
-    # MLP.
-    (r"/(intermediate/dense|lin1|c_fc|fc_in|fc1|gate_proj|up_proj|ffn/0)/", _LAST_DIMENSION),
-    (r"/(output/dense|lin2|fc_out|fc2|down_proj|ffn/2)/kernel$", _FIRST_DIMENSION),
-    (r"/mlp/c_proj/weight$", _FIRST_DIMENSION),
+    (r"/(embeddings\.tokens|head)\.(weight|bias)$", _OUT),  # the vocabulary
+    (r"/layers\.attention\.(query|key|value)\.(weight|bias)$", _OUT),  # by heads
+    (r"/layers\.mlp\.(gate|up)\.(weight|bias)$", _OUT),
+    (r"/layers\.(attention\.output|mlp\.down)\.weight$", _IN),
     # Each device has all of a second matrix's bias, of norms, of positions and types, and of the small layers between
     # embeddings, blocks and head.
-    (r"/(dense|out_lin|out_proj|c_proj|lin2|fc_out|fc2|ffn/2)/bias$", _UNDIVIDED),
-    (r"/(gamma|beta)$|norm/weight$|norm(\.|_)?\w*/weight$", _UNDIVIDED),
-    (r"/(\w*position\w*|token_type_embeddings|wpe)/", _UNDIVIDED),
-    (r"/rel_embeddings\.weight$", _UNDIVIDED),
-    (r"/project_(in|out)/", _UNDIVIDED),
-    (r"/(embeddings_project|embedding_hidden_mapping_in|vocab_transform)/", _UNDIVIDED),
-    (r"/(transform|lm_head|generator_predictions|predictions)/dense/kernel$", _UNDIVIDED),
-    (r"/conv/\w+$", _UNDIVIDED),
+    (r"/layers\.(attention\.output|mlp\.down)\.bias$", _NOTHING),
+    (r"norm(_after)?\.(weight|bias)$", _NOTHING),
+    (r"/(embeddings\.(positions|types|projection)|head\.transform)\.(weight|bias)$", _NOTHING),
+    (r"/layers\.mlp\.router\.weight$", _NOTHING),
 )
-# A matrix or bias whose columns are queries, then keys, then values: see fused_projection.py.
-_FUSED = re.compile(r"/c_attn/")
+_STACKED = re.compile(r"/layers\.")
 # A table whose rows are looked up.
-_TABLE = re.compile(r"/(\w*embeddings?\w*|w[tp]e|embed_tokens|w)/(weight|embeddings)$")
+_TABLE = re.compile(r"/embeddings\.(tokens|positions|types)\.weight$")
 # Smaller variables are not divided over `data`: gathering one costs more time than its bytes are worth.
 _LEAST_ELEMENTS = 1024
 
@@ -116,13 +98,15 @@ def _placement(name: str, shape: Sequence[int], mesh: MeshConfig, *, data: int) 
         rule = next((rule for pattern, rule in _MODEL_RULES if re.search(pattern, name)), None)
         if rule is None:
             return None
-        if rule != _UNDIVIDED:
-            placement[0 if rule == _FIRST_DIMENSION else -1] = MODEL
+        if rule != _NOTHING:
+            placement[-2 if rule == _OUT and name.endswith("weight") else -1] = MODEL
+    # A loop gathers the weights of one layer at a time: devices have the same layers.
+    first = 1 if _STACKED.search(name) else 0
     shards = mesh.fsdp in (True, "keep") or (mesh.fsdp == "zero" and part != "network")
-    if shards and data > 1 and math.prod(shape) >= _LEAST_ELEMENTS:
+    if shards and data > 1 and math.prod(shape[first:]) >= _LEAST_ELEMENTS:
         # The largest dimension that it divides. For a table, the last one: a device then needs its columns of the
         # gradients of all rows' tokens, not the whole gradients.
-        largest_last = sorted(range(len(shape)), key=lambda index: shape[index])
+        largest_last = sorted(range(first, len(shape)), key=lambda index: shape[index])
         order = range(len(shape)) if _TABLE.search(name) else largest_last
         for dimension in reversed(order):
             if placement[dimension] is None and shape[dimension] % data == 0:
@@ -131,21 +115,17 @@ def _placement(name: str, shape: Sequence[int], mesh: MeshConfig, *, data: int) 
     return tuple(placement)
 
 
-def is_fused(name: str) -> bool:
-    """Whether devices of the `model` axis have the variable's columns in the order of fused_projection.grouped."""
-    return _FUSED.search(name) is not None
-
-
-def check_heads(config: Any, model: int) -> None:
-    """Checks that the `model` axis divides the attention heads of a Hugging Face configuration.
+def check_heads(attention: Attention, model: int) -> None:
+    """Checks that the `model` axis divides the heads of an attention.
 
     Raises:
         UsageError: If it does not: a device would need parts of other devices' heads.
     """
-    for name in ("num_attention_heads", "num_key_value_heads"):
-        heads = getattr(config, name, None)
-        if heads is not None and heads % model:
-            raise UsageError(f"--mesh.model is {model}: it must divide the model's {name}, {heads}")
+    for name, heads in (("attention heads", attention.heads), ("key heads", attention.key_heads)):
+        if heads % model:
+            raise UsageError(
+                f"--mesh.model is {model}: it must divide the number of the model's {name}, {heads}"
+            )
 
 
 def bytes_per_device(

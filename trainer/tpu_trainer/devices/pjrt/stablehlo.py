@@ -6,13 +6,15 @@ This file uses private interfaces, as pjrt.py says.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tpu_trainer.devices.pjrt.graph_digest import graph_digest
+from tpu_trainer.network.cudnn_attention import CALLS, OUTPUT_LAYOUT
 
 Specs = Mapping[str, tf.TensorSpec]
 FORMAT_VERSION = "1.9.0"
@@ -79,6 +81,60 @@ def parse_artifact(artifact: bytes, context: Any) -> Any:
     return module
 
 
+def declare_layouts(module: Any) -> None:
+    """Declares how cuDNN stores the results of attention, with calls in the form of JAX's."""
+    from jaxlib.mlir import ir
+
+    calls = custom_calls(module, CALLS)
+    for call in calls:
+        tuple_type = ir.TupleType(call.results[0].type)
+        kinds = [tuple_type.get_type(number) for number in range(tuple_type.num_types)]
+        arrays = 1 if len(kinds) == 3 else 3  # then statistics, or the gradient of a bias
+        layouts = [
+            OUTPUT_LAYOUT if number < arrays else tuple(reversed(range(len(ir.RankedTensorType(kind).shape))))
+            for number, kind in enumerate(kinds)
+        ]
+        attributes = {name: call.attributes[name] for name in attribute_names(call) if name != "xla_shape"}
+        attributes["api_version"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 2)
+        attributes["result_layouts"] = ir.ArrayAttr.get(
+            [ir.DenseIntElementsAttr.get(np.array(layout), type=ir.IndexType.get()) for layout in layouts]
+        )
+        with ir.InsertionPoint(call), call.location:
+            declared = ir.Operation.create(
+                call.name, results=kinds, operands=list(call.operands), attributes=attributes
+            )
+        replace_tuple(call, declared.results)
+
+
+def custom_calls(module: Any, prefix: str) -> list[Any]:
+    """Returns the calls of custom functions whose names begin with `prefix` in a module."""
+    from jaxlib.mlir import ir
+
+    calls = []
+
+    def visit(operation: ir.Operation) -> ir.WalkResult:
+        if operation.name == "stablehlo.custom_call" and ir.StringAttr(
+            operation.attributes["call_target_name"]
+        ).value.startswith(prefix):
+            calls.append(operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return calls
+
+
+def replace_tuple(operation: Any, values: Sequence[Any]) -> None:
+    """Replaces the elements of an operation's result, a tuple, and removes the operation."""
+    from jaxlib.mlir import ir
+
+    for use in list(operation.results[0].uses):
+        element = use.owner.operation  # get_tuple_element
+        number = ir.IntegerAttr(element.attributes["index"]).value
+        element.results[0].replace_all_uses_with(values[number])
+        element.erase()
+    operation.erase()
+
+
 class Program:
     """A traced function of a batch, and the values that it captures."""
 
@@ -108,6 +164,7 @@ class Program:
         raw = self._function.experimental_get_compiler_ir(*self._specs.values())(stage="stablehlo_serialized")
         with mlir.make_ir_context() as context:
             module = parse_artifact(raw, context)
+            declare_layouts(module)
             kind = ir.FunctionType(ir.TypeAttr(main_function(module).attributes["function_type"]).value)
             attributes = module.operation.attributes
             alias_text = (

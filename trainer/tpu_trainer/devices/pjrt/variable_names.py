@@ -24,9 +24,7 @@ class VariableNames:
 
     def _add(self, name: str, variable: tf.Variable) -> str:
         known_name, known_variable = self._named.setdefault(variable.name, (name, variable))
-        if (
-            known_variable.handle is not variable.handle
-        ):  # Keras wraps variables, and a wrapper has the handle of its variable
+        if known_variable is not variable:
             raise ValueError(f"two variables are named {variable.name!r}")
         return known_name
 

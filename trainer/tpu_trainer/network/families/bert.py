@@ -17,6 +17,7 @@ from tpu_trainer.network.architecture import (
 from tpu_trainer.network.attention import default_scale
 from tpu_trainer.network.families.common import uniform
 from tpu_trainer.network.families.family import ConfigValues, Family, Fused
+from tpu_trainer.support.errors import UsageError
 
 
 def bert_architecture(
@@ -32,9 +33,14 @@ def bert_architecture(
     width, heads = values["hidden_size"], values["num_attention_heads"]
     values.require("is_decoder", False, None)
     values.require("add_cross_attention", False, None)
+    values.require("position_embedding_type", "absolute", None)
     norm = Norm(kind="layer", epsilon=values["layer_norm_eps"], bias=True)
     hidden = values["hidden_dropout_prob"]
     padding = values["pad_token_id"]
+    if positions_from_padding and padding is None:
+        raise UsageError(
+            "--model.type: models that count positions from padding need a tokenizer with a pad token"
+        )
     return Architecture(
         vocabulary=values["vocab_size"],
         width=width,
@@ -100,7 +106,10 @@ def bert_modules(prefix: str) -> dict[str, str | Fused]:
 
 
 WITHOUT_EFFECT = frozenset(("classifier_dropout", "use_cache"))
-_IGNORED = (r"\.pooler\.", r"\.embeddings\.position_ids$", r"^cls\.seq_relationship\.")
+# Published configurations have them, for the original code's pooler and order of text.
+_OF_POOLER = ("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
+              "pooler_size_per_head", "pooler_type")  # fmt: skip
+IGNORED = (r"\.pooler\.", r"\.embeddings\.position_ids$", r"^cls\.seq_relationship\.")
 
 
 def _roberta(class_name: str) -> Family:
@@ -112,12 +121,12 @@ def _roberta(class_name: str) -> Family:
         | {
             "lm_head.dense": "head.transform",
             "lm_head.layer_norm": "head.norm",
-            "lm_head.decoder.weight": "head.weight",
+            "lm_head.decoder": "head",
             "lm_head.bias": "head.bias",
         },
         copies=("lm_head.decoder",),
         without_effect=WITHOUT_EFFECT,
-        ignored_weights=_IGNORED,
+        ignored_weights=IGNORED,
     )
 
 
@@ -129,12 +138,12 @@ FAMILY = Family(
     | {
         "cls.predictions.transform.dense": "head.transform",
         "cls.predictions.transform.LayerNorm": "head.norm",
-        "cls.predictions.decoder.weight": "head.weight",
+        "cls.predictions.decoder": "head",
         "cls.predictions.bias": "head.bias",
     },
     copies=("cls.predictions.decoder",),
-    without_effect=WITHOUT_EFFECT,
-    ignored_weights=_IGNORED,
+    without_effect=WITHOUT_EFFECT.union(_OF_POOLER),
+    ignored_weights=IGNORED,
 )
 ROBERTA = _roberta("RobertaForMaskedLM")
 XLM_ROBERTA = _roberta("XLMRobertaForMaskedLM")

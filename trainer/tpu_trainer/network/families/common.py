@@ -94,17 +94,20 @@ def ropes_by_type(values: ConfigValues, head_size: int) -> tuple[Rope, Rope]:
     return tuple(rope(values, head_size, name, partial=False) for name in (FULL, SLIDING))
 
 
-def windowed(values: ConfigValues, *, by_type: bool = False) -> tuple[LayerKind, ...]:
+def windowed(
+    values: ConfigValues, *, by_type: bool = False, window: int | None = None
+) -> tuple[LayerKind, ...]:
     """Returns the kinds of layers with and without a window, as `layer_types` lists them.
 
     Args:
         values: The configuration.
         by_type: Whether both have rotations of their own, those of `ropes_by_type`.
+        window: See LayerKind; None: that of `sliding_window`.
 
     Raises:
         UsageError: If a type is not supported, the list has another length than the layers, or there is no window.
     """
-    types, window = values["layer_types"], values["sliding_window"]
+    types, window = values["layer_types"], window or values["sliding_window"]
     if len(types) != values["num_hidden_layers"]:
         raise values.error(
             "layer_types", f"must have a type for each of {values['num_hidden_layers']} layers"

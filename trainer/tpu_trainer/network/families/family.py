@@ -91,11 +91,11 @@ class Family:
     """PyTorch's class, which loads what is exported."""
     architecture: Callable[[ConfigValues], Architecture]
     """Translates a configuration, whose `vocab_size` is that of the network."""
-    modules: Mapping[str, str | Fused]
-    """Name of PyTorch's module, with {} for the numbers of the layer and of the expert → ours. Names that end in
-    .weight or .bias name only that weight."""
+    modules: Mapping[str, str | Fused | tuple[str, ...]]
+    """Name of PyTorch's module, with {} for the numbers of the layer and of the expert → ours, or all that may be in
+    its place, of which a network has one. Names that end in .weight or .bias name only that weight."""
     copies: tuple[str, ...] = ()
-    """PyTorch's modules whose weights may be copies of others: of the embeddings of a tied model."""
+    """PyTorch's modules whose weights are copies of others in a tied model."""
     without_effect: frozenset[str] = frozenset()
     """Values of a configuration that do not change this network."""
     ignored_weights: tuple[str, ...] = ()
