@@ -87,7 +87,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, run_successfully: Callable[.
     Dataset.from_dict({"text": documents}).save_to_disk(place / "my" / "dataset")
     corpus = ["--input", place / "corpus" / "*"]
     run_successfully("train-tokenizer", *corpus, "--vocab_size", "400", "--output", place / "tokenizer")
-    for name in ("roberta-base", "gpt2", "first/tokenizer"):  # folders in place of names on the hub
+    for name in ("roberta-base", "gpt2", "MODEL", "first/tokenizer"):  # folders in place of names on the hub
         (place / name).symlink_to(place / "tokenizer")
     source = [*corpus, "--tokenizer", place / "tokenizer"]
     run_successfully(

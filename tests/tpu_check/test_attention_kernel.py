@@ -6,6 +6,7 @@ import zipfile
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -126,12 +127,13 @@ def test_the_longest_rows_compile() -> None:
 
 CONFIG = CompileCheckConfig(
     model=ModelConfig(
+        type="roberta",
         config={
             "hidden_size": 128,
             "num_hidden_layers": 2,
             "num_attention_heads": 2,
             "intermediate_size": 256,
-        }
+        },
     ),
     train=TrainConfig(batch_size=16, precision="mixed_bfloat16", attention_kernel=True),
     vocab_size=1000,
@@ -159,7 +161,7 @@ def test_rows_too_long_for_a_generation_are_refused(tmp_path: Path) -> None:
 def test_the_kernel_saves_memory_traffic_in_the_trainers_step() -> None:
     topology = Topology.parse("v5e:1x1")
 
-    def report(**options: bool | int) -> dict:
+    def report(**options: Any) -> dict:
         fit_config = replace(CONFIG, train=replace(CONFIG.train, **options))
         rows = rows_without_dataset(
             fit_config, vocab_size=fit_config.vocab_size, max_length=fit_config.max_length
@@ -169,7 +171,7 @@ def test_the_kernel_saves_memory_traffic_in_the_trainers_step() -> None:
         )
         return figures(result, topology=topology, replica_rows=8, max_length=512, model_flops=1.0)
 
-    recomputed, with_kernel = report(attention_kernel=False, recompute_attention=True), report()
+    recomputed, with_kernel = report(attention_kernel=False, recompute="attention"), report()
     # Both compute scores twice.
     assert with_kernel["flops"] == pytest.approx(recomputed["flops"], rel=0.1)
     assert with_kernel["bytes_accessed"] < 0.7 * recomputed["bytes_accessed"]

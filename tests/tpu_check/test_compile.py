@@ -24,13 +24,14 @@ ONE_OF_EACH = ("v3:1x1", "v4:1x1x1", "v5e:1x1", "v5p:1x1x1", "v6e:1x1")
 MATRIX = {"x": tf.TensorSpec([512, 512])}
 TINY = CompileCheckConfig(
     model=ModelConfig(
+        type="roberta",
         config={
             "hidden_size": 128,
             "num_hidden_layers": 1,
             "num_attention_heads": 2,
             "intermediate_size": 256,
             "type_vocab_size": 1,
-        }
+        },
     ),
     mlm=MlmConfig(probability=0.25),
     train=TrainConfig(batch_size=32),

@@ -20,7 +20,7 @@ from tpu_trainer.verbs import compile_check
 CONFIG = CompileCheckConfig(
     objective="clm",
     strategy="pjrt",
-    model=ModelConfig(config={"n_embd": 128, "n_layer": 1, "n_head": 2}),
+    model=ModelConfig(type="gpt2", config={"n_embd": 128, "n_layer": 1, "n_head": 2}),
     train=TrainConfig(batch_size=4),
     topology="v5e:1x2",
     vocab_size=512,
@@ -74,7 +74,7 @@ def test_the_search_finds_what_compiling_everything_finds(
 def test_estimates_from_fewer_layers_are_near(tmp_path: Path) -> None:
     deep_config = replace(
         CONFIG,
-        model=ModelConfig(config={"n_embd": 128, "n_layer": 5, "n_head": 2}),
+        model=ModelConfig(type="gpt2", config={"n_embd": 128, "n_layer": 5, "n_head": 2}),
         train=TrainConfig(batch_size=1),
         topology="v5e:1x1",
     )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tpu_trainer.config import CompileCheckConfig, MeshConfig, ModelConfig, TrainConfig
+from tpu_trainer.config import CompileCheckConfig, MeshConfig, ModelConfig, Recompute, TrainConfig
 from tpu_trainer.config.mesh import DATA
 from tpu_trainer.devices.pjrt.stablehlo import Program
 from tpu_trainer.support.chips import Topology
@@ -23,8 +23,8 @@ from tpu_trainer.verbs import compile_check
 CONFIG = CompileCheckConfig(
     objective="clm",
     strategy="pjrt",
-    model=ModelConfig(config={"n_embd": 256, "n_layer": 2, "n_head": 4}),
-    train=TrainConfig(batch_size=16, precision="mixed_bfloat16", gradient_checkpointing=True),
+    model=ModelConfig(type="gpt2", config={"n_embd": 256, "n_layer": 2, "n_head": 4}),
+    train=TrainConfig(batch_size=16, precision="mixed_bfloat16", recompute="all"),
     vocab_size=512,
     max_length=128,
 )
@@ -95,21 +95,21 @@ def test_tpu7x_gathers_large_weights_at_once(monkeypatch: pytest.MonkeyPatch) ->
     assert kinds() == {"collective-permute"}
 
 
-def test_checkpointing_keeps_less_and_computes_the_blocks_again(tmp_path: Path) -> None:
-    def report(checkpointing: bool) -> dict[str, Any]:
-        train = TrainConfig(batch_size=64, precision="mixed_bfloat16", gradient_checkpointing=checkpointing)
-        model = ModelConfig(config={"n_embd": 128, "n_layer": 4, "n_head": 4})
+def test_recomputed_layers_keep_less_and_are_computed_again(tmp_path: Path) -> None:
+    def report(recompute: Recompute) -> dict[str, Any]:
+        train = TrainConfig(batch_size=64, precision="mixed_bfloat16", recompute=recompute)
+        model = ModelConfig(type="gpt2", config={"n_embd": 128, "n_layer": 4, "n_head": 4})
         output = str(tmp_path / "report.json")
         config = replace(CONFIG, model=model, max_length=256, train=train, topology="v5e:1x1", output=output)
         compile_check.main(config)
         return json.loads(Path(output).read_text())["reports"][0]
 
-    plain, checkpointed = report(False), report(True)
-    assert checkpointed["hbm"]["temporaries"] < 0.3 * plain["hbm"]["temporaries"]
+    plain, recomputed = report("nothing"), report("all")
+    assert recomputed["hbm"]["temporaries"] < 0.3 * plain["hbm"]["temporaries"]
     tokens = 64 * 256
     forward = 4 * tokens * (2 * 12 * 128**2 + 2 * 2 * 256 * 128)  # products with weights, and attention's
-    # A block's last product is not needed again.
-    assert 0.6 * forward < checkpointed["flops"] - plain["flops"] < 1.1 * forward
+    # A layer's last product is not needed again.
+    assert 0.6 * forward < recomputed["flops"] - plain["flops"] < 1.1 * forward
 
 
 def test_tensor_parallelism_with_two_devices_on_a_chip(tmp_path: Path) -> None:
@@ -122,15 +122,15 @@ def test_tensor_parallelism_with_two_devices_on_a_chip(tmp_path: Path) -> None:
 
 
 def test_devices_run_the_attention_kernel_on_their_own_rows_and_heads(tmp_path: Path) -> None:
-    def report(**options: bool) -> dict[str, Any]:
+    def report(**options: Any) -> dict[str, Any]:
         train = TrainConfig(batch_size=32, precision="mixed_bfloat16", **options)
-        model = ModelConfig(config={"n_embd": 256, "n_layer": 1, "n_head": 4})
+        model = ModelConfig(type="gpt2", config={"n_embd": 256, "n_layer": 1, "n_head": 4})
         paths = {"output": str(tmp_path / "report.json"), "hlo": str(tmp_path / "hlo")}
         mesh = MeshConfig(model=2, fsdp=True)
         compile_check.main(replace(CONFIG, model=model, max_length=256, train=train, mesh=mesh, **paths))
         return json.loads(Path(paths["output"]).read_text())["reports"][0]
 
-    recomputed, kernel = report(recompute_attention=True), report(attention_kernel=True)
+    recomputed, kernel = report(recompute="attention"), report(attention_kernel=True)
 
     def sent_bytes(report: dict[str, Any]) -> int:
         return sum(each["sent"] for each in report["collectives"])
@@ -152,6 +152,8 @@ def test_arguments_that_do_not_fit_need_no_compiler(
 ) -> None:
     monkeypatch.setattr("tpu_trainer.tpu_check.cache.compile_module", None)
     # 19 GB of weights and moments, of which only the shapes exist.
-    large_config = replace(CONFIG, model=ModelConfig(config={"n_embd": 8192, "n_layer": 2, "n_head": 64}))
+    large_config = replace(
+        CONFIG, model=ModelConfig(type="gpt2", config={"n_embd": 8192, "n_layer": 2, "n_head": 64})
+    )
     compile_check.main(replace(large_config, cache=str(tmp_path)))
     assert "NO" in capsys.readouterr().out

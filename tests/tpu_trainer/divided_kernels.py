@@ -1,12 +1,14 @@
 """Trains with the attention kernel on a mesh of 8 CPU devices that imitate a TPU, for training/test_partitioning.py.
 
 A process of its own: the number of CPU devices is fixed when a process starts. CPUs have no such kernels: after they
-are divided, each becomes a call of kernel_reference.run for a device's shapes. The first argument is `right`, or
+are divided, each becomes a call of kernel_reference.run for a device's shapes. JAX interprets its splash attention
+kernels. The first argument is `right`, or
 `wrong`: then each device exchanges the dropout of its rows. The others are those of `fit`, with a causal model.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
@@ -70,6 +72,7 @@ def train(kind: str, arguments: list[str]) -> None:
         use_references(module, is_wrong=kind == "wrong")
 
     partitioning.divide_kernels = divide_and_replace
+    partitioning.insert_splash_kernels = functools.partial(partitioning.insert_splash_kernels, interpret=True)
 
     def init(self: pjrt.DeviceMesh, *arguments: Any) -> None:
         create(self, *arguments)

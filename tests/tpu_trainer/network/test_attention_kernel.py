@@ -21,12 +21,23 @@ from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.devices.devices import Target
 from tpu_trainer.devices.tensorflow import devices
 from tpu_trainer.network import attention_kernel
+from tpu_trainer.network.architecture import Architecture, Attention, LayerKind, Mlp, Norm
 from tpu_trainer.network.kernel_check import check_attention_kernel
+from tpu_trainer.network.kernels import Kernel
 from tpu_trainer.step.task import Task
 from tpu_trainer.support.errors import UsageError
 from tpu_trainer.training.build import build_task
 
 LENGTH = 128
+ARCHITECTURE = Architecture(
+    vocabulary=50,
+    width=256,
+    causal=True,
+    attention=Attention(heads=4, key_heads=4, head_size=64, scale=0.125),
+    mlp=Mlp(size=24, activation="gelu"),
+    norm=Norm(kind="layer", epsilon=1e-5),
+    kinds=(LayerKind(),),
+)
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "roberta": (
         "mlm",
@@ -150,7 +161,13 @@ def test_the_archive_has_all_kernels() -> None:
 
 def check(causal: bool, tpu: str = "v5e") -> float:
     run = devices.TensorFlowDevices(FitConfig(output_dir="", data=DataConfig(train=""))).run
-    return check_attention_kernel(run, length=128, causal=causal, precision="mixed_bfloat16", tpu=tpu)
+    return check_attention_kernel(
+        run,
+        architecture=replace(ARCHITECTURE, causal=causal),
+        kernel=Kernel("mosaic", attention_kernel.kernel_dtype("mixed_bfloat16", tpu)),
+        dtype=tf.bfloat16,
+        length=128,
+    )
 
 
 @pytest.mark.parametrize(("causal", "tpu"), [(False, "v3"), (True, "v5litepod")])

@@ -83,7 +83,7 @@ def actual(
                 shards=shards,
             )
             doubled = 2 * loss  # so that the factor from outside counts
-        return loss, hits, tape.gradient(doubled, [hidden_states, matrix, bias])
+        return loss, hits, tape.gradient(doubled, [hidden_states, matrix, bias]) if training else []
 
     function = tf.function(call, jit_compile=True) if compiled else call
     loss, hits, gradients = function(*(tf.constant(a[n], tf.float32) for n in ("hidden", "matrix", "bias")))
@@ -131,14 +131,11 @@ def test_an_evaluation_in_bfloat16_rounds_only_the_factors() -> None:
     a = arrays()
     for name in ("hidden", "matrix"):
         a[name] = rounded(a[name])
-    loss, hits, gradients = expected(a)
-    found_loss, found_hits, actual_gradients = actual(a, pieces=2, dtype=tf.bfloat16, training=False)
+    loss, hits, _ = expected(a)
+    found_loss, found_hits, _ = actual(a, pieces=2, dtype=tf.bfloat16, training=False)
     # Rounding logits to bfloat16 would cause relative errors of up to 2**-8.
     assert found_loss == pytest.approx(loss, rel=1e-5)
     assert found_hits == hits
-    # Evaluations use no gradient.
-    for gradient, reference in zip(actual_gradients, gradients, strict=True):
-        np.testing.assert_allclose(gradient, reference, atol=0.02 * np.abs(reference).max())
 
 
 @pytest.mark.parametrize("pieces", [1, 3])
@@ -156,7 +153,8 @@ def test_an_evaluation_computes_no_gradient(pieces: int) -> None:
 
     specs = [tf.TensorSpec(shape) for shape in ([COUNT, HIDDEN], [IDS, HIDDEN], [IDS])]
     graph = tf.function(call).get_concrete_function(*specs).graph
-    assert product_flops(graph) == 2 * COUNT * HIDDEN * IDS
+    chunk = {1: COUNT, 3: 16}[pieces]  # rounded up to 8 positions
+    assert product_flops(graph) == 2 * chunk * pieces * HIDDEN * IDS
 
 
 @pytest.mark.parametrize("compiled", [True, False])

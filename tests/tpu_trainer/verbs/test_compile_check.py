@@ -290,7 +290,7 @@ def test_options_that_do_not_fit(
     ("second", "message"),
     [
         ("train: {batch_size: 12}", "--train.batch_size is 12: it must be"),
-        ("model: {config: {num_attention_heads: 7}}", "is not a multiple of the 7 attention heads"),
+        ("model: {config: {num_attention_heads: 7}}", "7 heads do not divide the hidden size of 768"),
         ("strategy: pjrt\nmesh: {model: 5}", "--mesh.model is 5"),
     ],
 )

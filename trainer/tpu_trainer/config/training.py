@@ -49,9 +49,11 @@ class TrainConfig:
     """Newest checkpoints to keep. The one with the lowest validation loss is always kept."""
     attention_kernel: bool = False
     """On a TPU: compute attention with a kernel that keeps all scores on the chip: much less memory traffic, the same
-    loss. Before the first step, its results on the device are compared with plain attention. For models with as many
-    key heads as query heads, an even number on each device, of 64 dimensions, without windows and soft caps; and rows
-    of 128, 256, 512, 1024 or 2048 tokens. On other devices, it means recompute attention."""
+    loss. Before the first step, its results on the device are compared with plain attention. With strategy pjrt, for
+    heads of 64, 128, 192 or 256 dimensions and rows of up to 131,072 tokens, a multiple of 128, without dropout of
+    probabilities. With it, or with strategy tpu, for models with as many key heads as query heads, an even number on
+    each device, of 64 dimensions, without windows and soft caps; and rows of 128, 256, 512, 1024 or 2048 tokens. On a
+    GPU, with strategy pjrt and mixed_bfloat16: cuDNN's kernel. On other devices, it means recompute attention."""
     z_loss: float = 0.0
     """Factor of the mean of log² Z, Z the sum of the exponentials of a target's logits, that is added to the loss, as
     in PaLM (1e-4): it keeps logits near 0. The reported losses are without it."""

@@ -21,6 +21,8 @@ class Target:
 
     kernel_generation: str | None = None
     """Generation of the TPU for the attention kernel; None: no kernel."""
+    splash: bool = False
+    """Whether JAX's splash attention computes what that kernel cannot."""
     cudnn: bool = False
     """Whether cuDNN's kernel computes attention."""
     shards: int = 1

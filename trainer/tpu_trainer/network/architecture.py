@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tpu_trainer.network.rope import Rope
+from tpu_trainer.network.frequencies import Rope
 
 Activation = Literal[
     "gelu", "gelu_tanh", "gelu_fast", "quick_gelu", "relu", "relu2", "silu", "sigmoid", "tanh", "mish"
@@ -184,3 +185,8 @@ class Architecture:
     def head_width(self) -> int:
         """Of the input of the output matrix."""
         return self.width if self.embedding_width is None else self.embedding_width
+
+
+def default_scale(head_size: int) -> float:
+    """Returns 1 / √D, as in Vaswani et al., "Attention is all you need" (2017)."""
+    return 1 / math.sqrt(head_size)

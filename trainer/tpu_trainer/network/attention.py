@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -113,8 +112,3 @@ def _softmax(scores: tf.Tensor, dtype: tf.DType, kept: Kept) -> tf.Tensor:
         return result, gradient
 
     return kept("probabilities", softmax(scores))
-
-
-def default_scale(head_size: int) -> float:
-    """Returns 1 / √D, as in Vaswani et al., "Attention is all you need" (2017)."""
-    return 1 / math.sqrt(head_size)

@@ -65,7 +65,8 @@ def cross_entropy_sums(
         training: Whether to compute the gradient.
         z_loss: The gradient is that of the cross-entropy plus this times log² Z, Z the sum of the exponentials of the
             logits, as in PaLM (Chowdhery et al., 2022, section 5). The returned sums are without it.
-        max_logits: Maximum number of logits per chunk and shard; None: as many as the matrix has elements, within bounds.
+        max_logits: Maximum number of logits per chunk and shard; None: as many as the matrix has elements, in
+            bounds.
         shards: Groups of devices that divide the positions in one program. Each chunk has positions of all of them.
     """
     count, padded_size = hidden.shape[0] // shards, output.matrix.shape[0]

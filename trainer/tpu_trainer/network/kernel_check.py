@@ -7,16 +7,20 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from tpu_trainer.config import Precision
-from tpu_trainer.network.attention import ProbabilitiesDropout, Visibility, attend, default_scale
-from tpu_trainer.network.attention_kernel import HEAD_SIZE, attend_in_kernel, kernel_dtype
+from tpu_trainer.network.architecture import Architecture
+from tpu_trainer.network.attention import ProbabilitiesDropout, Visibility, attend
+from tpu_trainer.network.attention_kernel import attend_in_kernel
 from tpu_trainer.network.dropout import DropoutKey
+from tpu_trainer.network.kernels import Kernel
+from tpu_trainer.network.splash_attention import attend_in_splash
 from tpu_trainer.network.stack import Kept
 from tpu_trainer.support.errors import UsageError
 
 # Rounding to bfloat16 accounts for up to 0.8% of the root mean square; wrong masks or dropout bits for 25% and more.
 _TOLERANCE = 0.03
 _ROWS, _HEADS, _DROPOUT = 2, 4, 0.1
+# The scores of plain attention must fit in memory.
+_MAX_LENGTH = 2048
 _ARRAYS = ("query", "key", "value", "d_output")
 _REMEDY = "use --train.recompute attention instead"
 
@@ -34,10 +38,10 @@ class Rejected(Exception):
 def check_attention_kernel(
     run: Run,
     *,
+    architecture: Architecture,
+    kernel: Kernel,
+    dtype: tf.DType,
     length: int,
-    causal: bool,
-    precision: Precision,
-    tpu: str,
     groups: int = 1,
     column_groups: int = 1,
 ) -> float:
@@ -45,10 +49,10 @@ def check_attention_kernel(
 
     Args:
         run: Executes both.
+        architecture: The network's.
+        kernel: The kernel.
+        dtype: Of activations.
         length: Tokens in a row.
-        causal: Whether attention is causal.
-        precision: The training precision.
-        tpu: The device's generation.
         groups: Groups of devices that divide the rows.
         column_groups: Devices of a group, which divide the heads.
 
@@ -59,21 +63,31 @@ def check_attention_kernel(
     Raises:
         UsageError: If a difference is too large, or the device rejects the kernel.
     """
-    attentions = _Attentions(
-        length=length,
-        causal=causal,
-        kernel_dtype=kernel_dtype(precision, tpu),
-        dtype=tf.bfloat16 if precision == "mixed_bfloat16" else tf.float32,
-        groups=groups,
-        column_groups=column_groups,
-    )
-    try:
-        measured = list(map(float, run(attentions.differences, _device_arrays(length))))
-    except Rejected as error:
-        raise UsageError(
-            f"--train.attention_kernel: this device rejects the {attentions.kernel_dtype.name} kernel for "
-            f"rows of {length} tokens; {_REMEDY}\n{error}"
-        ) from error
+    if kernel.name == "splash":
+        length = min(length, _MAX_LENGTH)
+    differences = []
+    for number in range(len(architecture.windows)):
+        attentions = _Attentions(
+            architecture=architecture,
+            number=number,
+            kernel=kernel,
+            dtype=dtype,
+            groups=groups,
+            column_groups=column_groups,
+        )
+        try:
+            measured = list(map(float, run(attentions.differences, _device_arrays(architecture, length))))
+        except Rejected as error:
+            raise UsageError(
+                f"--train.attention_kernel: this device rejects the {kernel.dtype.name} kernel for "
+                f"rows of {length} tokens; {_REMEDY}\n{error}"
+            ) from error
+        _check(measured, length=length, dtype=dtype)
+        differences += measured
+    return max(differences)
+
+
+def _check(measured: list[float], *, length: int, dtype: tf.DType) -> None:
     for name, difference in zip(
         ("output", "gradient of queries", "gradient of keys", "gradient of values"), measured, strict=True
     ):
@@ -81,19 +95,23 @@ def check_attention_kernel(
         if not difference <= _TOLERANCE:
             raise UsageError(
                 f"--train.attention_kernel: on this device, the kernel's {name} differs from plain attention's by "
-                f"{difference:.1%} of its root mean square, for rows of {length} tokens in {attentions.dtype.name}; "
+                f"{difference:.1%} of its root mean square, for rows of {length} tokens in {dtype.name}; "
                 f"{_REMEDY}"
             )
-    return max(measured)
 
 
-def _device_arrays(length: int) -> dict[str, np.ndarray]:
+def _device_arrays(architecture: Architecture, length: int) -> dict[str, np.ndarray]:
     """Returns the inputs of a device. Those of all devices are equal, but not their dropout."""
     random = np.random.default_rng(0)
     segments = np.tile(np.arange(length) >= length - length // 4, [_ROWS, 1]).astype(np.int32)
     segments[1, -length // 16 :] = -1  # padding
+    attention = architecture.attention
+    group = attention.heads // attention.key_heads
+    heads = _HEADS if group == 1 else group
     return {
-        name: random.standard_normal((_ROWS, length, _HEADS, HEAD_SIZE)).astype(np.float32)
+        name: random.standard_normal(
+            (_ROWS, length, heads // group if name in ("key", "value") else heads, attention.head_size)
+        ).astype(np.float32)
         for name in _ARRAYS
     } | {"segments": segments}
 
@@ -104,31 +122,36 @@ class _Attentions:
     def __init__(
         self,
         *,
-        length: int,
-        causal: bool,
-        kernel_dtype: tf.DType,
+        architecture: Architecture,
+        number: int,
+        kernel: Kernel,
         dtype: tf.DType,
         groups: int,
         column_groups: int,
     ) -> None:
-        self.kernel_dtype = kernel_dtype
-        self.dtype = dtype
-        self._length = length
-        self._causal = causal
+        """
+        Args:
+            number: Of the window.
+        """
+        self._architecture = architecture
+        self._number = number
+        self._kernel_type = kernel
+        self._dtype = dtype
         self._groups = groups
         self._column_groups = column_groups
 
     def differences(self, arrays: dict[str, tf.Tensor]) -> list[tf.Tensor]:
         """Returns the relative differences of the output and the three gradients, float32 scalars."""
         *inputs, d_output = (
-            tf.cast(tf.tile(arrays[name], [self._groups, 1, self._column_groups, 1]), self.dtype)
+            tf.cast(tf.tile(arrays[name], [self._groups, 1, self._column_groups, 1]), self._dtype)
             for name in _ARRAYS
         )
         segments = tf.tile(arrays["segments"], [self._groups, 1])
         key = DropoutKey(
             (tf.constant(1, tf.uint32), tf.constant(2, tf.uint32)), tf.range(_ROWS * self._groups)
         )
-        dropout = ProbabilitiesDropout(_DROPOUT, key, 0)
+        rate = _DROPOUT if self._kernel_type.name == "mosaic" else 0.0
+        dropout = ProbabilitiesDropout(rate, key, 0)
         results = []
         for attention in (self._plain, self._kernel):
             with tf.GradientTape() as tape:
@@ -141,14 +164,19 @@ class _Attentions:
             for expected, result in zip(*results, strict=True)
         ]
 
+    @property
+    def _scale(self) -> float:
+        return self._architecture.attention.scale * self._architecture.kinds[0].scale
+
     def _plain(
         self, inputs: list[tf.Tensor], segments: tf.Tensor, dropout: ProbabilitiesDropout
     ) -> tf.Tensor:
+        architecture = self._architecture
         return attend(
             *inputs,
-            visibility=Visibility(self._causal, segments=segments),
-            scale=default_scale(HEAD_SIZE),
-            soft_cap=None,
+            visibility=Visibility(architecture.causal, architecture.windows[self._number], segments),
+            scale=self._scale,
+            soft_cap=architecture.attention.soft_cap,
             kept=Kept(()),
             dropout=dropout,
         )
@@ -156,6 +184,22 @@ class _Attentions:
     def _kernel(
         self, inputs: list[tf.Tensor], segments: tf.Tensor, dropout: ProbabilitiesDropout
     ) -> tf.Tensor:
-        return attend_in_kernel(
-            *inputs, causal=self._causal, segments=segments, dropout=dropout, dtype=self.kernel_dtype
+        architecture = self._architecture
+        if self._kernel_type.name == "mosaic":
+            return attend_in_kernel(
+                *inputs,
+                causal=architecture.causal,
+                segments=segments,
+                dropout=dropout,
+                dtype=self._kernel_type.dtype,
+            )
+        return attend_in_splash(
+            *inputs,
+            causal=architecture.causal,
+            windows=architecture.windows[self._number : self._number + 1],
+            number=0,
+            scale=self._scale,
+            soft_cap=architecture.attention.soft_cap,
+            segments=segments,
+            kept=Kept(()),
         )

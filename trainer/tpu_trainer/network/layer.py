@@ -18,6 +18,7 @@ from tpu_trainer.network.mlp import mlp
 from tpu_trainer.network.norms import normalize
 from tpu_trainer.network.products import linear
 from tpu_trainer.network.rope import rotate
+from tpu_trainer.network.splash_attention import attend_in_splash
 from tpu_trainer.network.stack import Kept
 
 Weights = Mapping[str, tf.Tensor]
@@ -167,6 +168,19 @@ class Layer:
                 scale=attention.scale * self.architecture.kinds[0].scale,
                 kept=kept,
             )
+        elif self.kernel.name == "splash":
+            context = attend_in_splash(
+                query,
+                key,
+                value,
+                causal=self.architecture.causal,
+                windows=self.architecture.windows,
+                number=scalars.get("window_number", 0),
+                scale=self._scale(scalars),
+                soft_cap=attention.soft_cap,
+                segments=self.shared.segments,
+                kept=kept,
+            )
         else:
             context = attend_in_kernel(
                 query,
@@ -188,6 +202,9 @@ class Layer:
         cosines, sines = self.shared.cosines[number], self.shared.sines[number]
         return rotate(heads, cosines, sines, interleaved=ropes[0].interleaved)
 
+    def _scale(self, scalars: Weights) -> tf.Tensor | float:
+        return self.architecture.attention.scale * scalars.get("scale", self.architecture.kinds[0].scale)
+
     def _plain(
         self,
         query: tf.Tensor,
@@ -198,9 +215,6 @@ class Layer:
         dropout: ProbabilitiesDropout,
     ) -> tf.Tensor:
         attention, kinds = self.architecture.attention, self.architecture.kinds
-        scale = attention.scale * kinds[0].scale
-        if "scale" in scalars:
-            scale = attention.scale * scalars["scale"]
         return attend(
             query,
             key,
@@ -208,7 +222,7 @@ class Layer:
             visibility=Visibility(
                 self.architecture.causal, scalars.get("window", kinds[0].window), self.shared.segments
             ),
-            scale=scale,
+            scale=self._scale(scalars),
             soft_cap=attention.soft_cap,
             kept=kept,
             dropout=dropout,

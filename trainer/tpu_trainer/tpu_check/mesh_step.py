@@ -57,7 +57,12 @@ class MeshStep:
             config,
             vocabulary=rows.vocabulary,
             max_length=rows.max_length,
-            target=Target(kernel_generation=topology.chip.name, shards=data, column_groups=self.mesh.model),
+            target=Target(
+                kernel_generation=topology.chip.name,
+                splash=True,
+                shards=data,
+                column_groups=self.mesh.model,
+            ),
             initial=InitialValues(postpone=True),
         )
         """The task. Its weights have no values."""

@@ -12,11 +12,11 @@ from tpu_trainer.config import FitConfig
 from tpu_trainer.data.token_counts import target_counts
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.devices.devices import Target
-from tpu_trainer.network import attention_kernel, cudnn_attention
+from tpu_trainer.network import attention_kernel, cudnn_attention, splash_attention
 from tpu_trainer.network.architecture import Architecture
 from tpu_trainer.network.configuration import configure
 from tpu_trainer.network.initial_values import InitialValues
-from tpu_trainer.network.kernels import Kernel
+from tpu_trainer.network.kernels import Kernel, KernelName
 from tpu_trainer.network.masking import Masking
 from tpu_trainer.network.model import LanguageModel
 from tpu_trainer.network.objectives import CausalLanguageModelling, MaskedLanguageModelling, Objective
@@ -103,14 +103,19 @@ def _computation(
     if not config.train.attention_kernel:
         return computation
     divided = target.column_groups
+    name: KernelName = "mosaic"
     if target.cudnn:
+        name = "cudnn"
         reason = cudnn_attention.unsupported_reason(architecture, dtype=computation.dtype, devices=divided)
     else:
         reason = attention_kernel.unsupported_reason(architecture, length=max_length, devices=divided)
+        if reason is not None and target.splash:
+            name = "splash"
+            reason = splash_attention.unsupported_reason(architecture, length=max_length, devices=divided)
     if reason is not None:
         raise UsageError(f"--train.attention_kernel: {reason}; use --train.recompute attention instead")
-    if target.cudnn:
-        return replace(computation, kernel=Kernel("cudnn", computation.dtype))
+    if name != "mosaic":
+        return replace(computation, kernel=Kernel(name, computation.dtype))
     if target.kernel_generation is not None:
         dtype = attention_kernel.kernel_dtype(config.train.precision, target.kernel_generation)
         return replace(computation, kernel=Kernel("mosaic", dtype))

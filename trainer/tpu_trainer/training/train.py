@@ -23,6 +23,7 @@ from tpu_trainer.devices.pjrt.peers import Peers
 from tpu_trainer.exports.initial_weights import load_weights
 from tpu_trainer.network.families.registry import FAMILIES
 from tpu_trainer.network.kernel_check import check_attention_kernel
+from tpu_trainer.network.model import LanguageModel
 from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.step.task import Task
@@ -84,7 +85,7 @@ def train_run(
     with elapsed("fit: building the model"):
         task = _build(config, data=data, folder=folder, devices=devices)
     executor = devices.executor(task)
-    _check_kernel(config, devices, max_length=train.max_length)
+    _check_kernel(task.objective.model, devices, max_length=train.max_length)
     run = Run(
         config,
         folder=folder,
@@ -174,17 +175,17 @@ def _build(config: FitConfig, *, data: _Data, folder: RunFolder, devices: Device
     return task
 
 
-def _check_kernel(config: FitConfig, devices: Devices, *, max_length: int) -> None:
-    """Compares the attention kernel, if the task uses it, with plain attention on the devices."""
-    target = devices.target
-    if target.kernel_generation is None:
+def _check_kernel(model: LanguageModel, devices: Devices, *, max_length: int) -> None:
+    """Compares the attention kernel, if the model uses one on TPUs, with plain attention on the devices."""
+    target, computation = devices.target, model.computation
+    if computation.kernel is None or computation.kernel.name == "cudnn":
         return
     difference = check_attention_kernel(
         devices.run,
+        architecture=model.network.architecture,
+        kernel=computation.kernel,
+        dtype=computation.dtype,
         length=max_length,
-        causal=config.objective == "clm",
-        precision=config.train.precision,
-        tpu=target.kernel_generation,
         groups=target.shards,
         column_groups=target.column_groups,
     )

@@ -139,7 +139,7 @@ def _show(columns: list[tuple[str, dict[str, Any]]], topology: Topology) -> None
     print(table(columns))
     for name, report in columns:
         for finding in report["findings"]:
-            print(f"{name}: {finding['rule']}: {finding['what']}\n    {finding['place']}")
+            print(f"{name}: {finding['rule']}: {finding['problem']}\n    {finding['place']}")
     chip = topology.chip
     print(
         f"A {chip.name} chip: {chip.peak_flops / 1e12:,.0f} TFLOP/s in bfloat16, "

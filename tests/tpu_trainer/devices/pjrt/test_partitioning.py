@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,11 @@ OPTIONS = {
 
 def fit(folder: Path, run: str, kind: str = "right", **options: str) -> subprocess.CompletedProcess[str]:
     """Runs divided_kernels.py on eight devices."""
-    arguments = fit_arguments(folder / "data", folder / run, OPTIONS | options)
+    if "model.type" in options:  # the configuration of another model
+        shared = {name: value for name, value in OPTIONS.items() if not name.startswith("model.")}
+    else:
+        shared = OPTIONS
+    arguments = fit_arguments(folder / "data", folder / run, shared | options)
     return cpu_devices.run_module("divided_kernels", kind, *arguments, XDG_CACHE_HOME=str(folder / "cache"))
 
 
@@ -41,11 +46,26 @@ def folder(tmp_path: Path, tokenizer_folder: Path) -> Path:
     return tmp_path
 
 
-def test_a_mesh_checks_its_kernels_and_trains_as_without_them(folder: Path) -> None:
+# In JAX's splash attention: grouped heads, a window in some of the layers, and a soft cap.
+SPLASH = {
+    "model.type": "gemma2",
+    "model.config.hidden_size": 32,
+    "model.config.intermediate_size": 24,
+    "model.config.num_hidden_layers": 2,
+    "model.config.num_attention_heads": 4,
+    "model.config.num_key_value_heads": 2,
+    "model.config.head_dim": 64,
+    "model.config.sliding_window": 50,
+    "model.config.layer_types": '["sliding_attention", "full_attention"]',
+}
+
+
+@pytest.mark.parametrize("model", [{}, SPLASH], ids=["gpt2", "gemma2"])
+def test_a_mesh_checks_its_kernels_and_trains_as_without_them(model: dict[str, Any], folder: Path) -> None:
     pytest.importorskip("jax")
     losses = {}
     for kernel in ("false", "true"):
-        result = fit(folder, kernel, **{"train.attention_kernel": kernel})
+        result = fit(folder, kernel, **{"train.attention_kernel": kernel}, **model)
         assert result.returncode == 0, result.stderr
         is_reported = "the attention kernel matches plain attention on this device" in result.stderr
         assert is_reported == (kernel == "true")

@@ -53,6 +53,7 @@ class PjrtDevices(Devices):
             )
         return Target(
             kernel_generation=KINDS.get(mesh.kind) if kernel else None,
+            splash=kernel and mesh.platform == "tpu",
             cudnn=kernel and mesh.platform == "gpu",
             shards=mesh.data,
             column_groups=mesh.model,

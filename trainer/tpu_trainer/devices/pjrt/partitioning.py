@@ -12,14 +12,19 @@ from typing import Any
 
 from tpu_trainer.config.mesh import DATA, MODEL
 from tpu_trainer.devices.pjrt.sharding import Placement
+from tpu_trainer.devices.pjrt.splash_kernels import insert_splash_kernels
 from tpu_trainer.devices.pjrt.stablehlo import (
     FORMAT_VERSION,
     Lowered,
     attribute_names,
     custom_calls,
+    device_type,
     main_function,
     replace_tuple,
+    sharding,
+    shardings,
 )
+from tpu_trainer.network.splash_attention import CALL
 
 # Operations of the optimizer. Their operands are divided in the same way.
 _ELEMENTWISE = frozenset(
@@ -51,7 +56,8 @@ def partition(
     }
     gathers = data > 1 and bool(divided)
     kernels = data * model > 1 and _KERNEL.encode() in lowered.artifact
-    if not (gathers or kernels):
+    splash = CALL.encode() in lowered.artifact
+    if not (gathers or kernels or splash):
         return lowered
     from jax._src.interpreters import mlir
     from jax._src.lib import _jax
@@ -65,6 +71,8 @@ def partition(
             gather_weights_at_use(module, divided, axes, keep=keep)
         if kernels:
             divide_kernels(module, axes)
+        if splash:  # after the other kernels, whose names these have
+            insert_splash_kernels(module, axes)
         artifact = _jax.mlir.serialize_portable_artifact(module, FORMAT_VERSION, True)
     return dataclasses.replace(lowered, artifact=artifact)
 
@@ -90,7 +98,7 @@ def gather_weights_at_use(
     main = main_function(module)
 
     def constrained(value: ir.Value, placement: Placement) -> ir.Value:
-        return sdy.ShardingConstraintOp(value, _sharding(placement, axes)).result
+        return sdy.ShardingConstraintOp(value, sharding(placement, axes)).result
 
     first_uses = set()
     later: dict[Any, ir.Value] = {}
@@ -140,7 +148,7 @@ def _uses(main: Any, divided: Mapping[int, Placement], *, in_loops: bool) -> lis
                 weights[operation.results[0]] = number, placement
             elif operation.name == "stablehlo.reshape" and _loses_an_axis(operation):
                 weights[operation.results[0]] = number, placement[1:]
-            elif operation.name == "stablehlo.while" and in_loops:
+            elif operation.name == "stablehlo.while" and in_loops and _is_sliced(operation, place):
                 weights[operation.regions[1].blocks[0].arguments[place]] = number, placement
             elif operation.name not in _ELEMENTWISE:
                 uses.append((number, value, placement, operation, place))
@@ -152,6 +160,12 @@ def _uses(main: Any, divided: Mapping[int, Placement], *, in_loops: bool) -> lis
 
 def _loses_an_axis(operation: Any) -> bool:
     return len(operation.results[0].type.shape) == len(operation.operands[0].type.shape) - 1
+
+
+def _is_sliced(loop: Any, place: int) -> bool:
+    """Returns whether a loop uses a slice of an operand in each iteration, as that over layers; else it uses all."""
+    argument = loop.regions[1].blocks[0].arguments[place]
+    return any(use.owner.name == "stablehlo.dynamic_slice" for use in argument.uses)
 
 
 def divide_kernels(module: Any, axes: Mapping[str, int]) -> None:
@@ -171,14 +185,6 @@ def _divide(kernel: Any, axes: Mapping[str, int]) -> None:
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import sdy, stablehlo
 
-    def of_device(kind: ir.Type, placement: Placement) -> ir.Type:
-        tensor = ir.RankedTensorType(kind)
-        sides = [
-            side if axis is None else side // axes[axis]
-            for side, axis in zip(tensor.shape, placement, strict=True)
-        ]
-        return ir.RankedTensorType.get(sides, tensor.element_type)
-
     def constant(kind: ir.Type, number: int) -> ir.Value:
         value = ir.IntegerAttr.get(ir.RankedTensorType(kind).element_type, number)
         return stablehlo.ConstantOp(ir.DenseElementsAttr.get_splat(kind, value)).result
@@ -194,12 +200,12 @@ def _divide(kernel: Any, axes: Mapping[str, int]) -> None:
         manual = sdy.ManualComputationOp(
             kinds,
             arrays,
-            sdy.TensorShardingPerValueAttr.get([_sharding(each, axes) for each in placements]),
-            sdy.TensorShardingPerValueAttr.get([_sharding(_KERNEL_ARRAY, axes)] * len(kinds)),
+            shardings(placements, axes),
+            shardings([_KERNEL_ARRAY] * len(kinds), axes),
             sdy.ManualAxesAttr.get([ir.StringAttr.get(name) for name in axes]),
         )
     device_types = [
-        of_device(each.type, placement) for each, placement in zip(arrays, placements, strict=True)
+        device_type(each.type, placement, axes) for each, placement in zip(arrays, placements, strict=True)
     ]
     block = ir.Block.create_at_start(manual.body, device_types)
     with ir.InsertionPoint(block):
@@ -210,7 +216,7 @@ def _divide(kernel: Any, axes: Mapping[str, int]) -> None:
         attributes["backend_config"] = _cost_of_device(attributes["backend_config"], axes)
         divided = ir.Operation.create(
             kernel.name,
-            results=[of_device(kind, _KERNEL_ARRAY) for kind in kinds],
+            results=[device_type(kind, _KERNEL_ARRAY, axes) for kind in kinds],
             operands=[constant(rows.type, own_rows), constant(pairs.type, own_pairs), *block.arguments],
             attributes=attributes,
         )
@@ -231,13 +237,3 @@ def _cost_of_device(backend_config: Any, axes: Mapping[str, int]) -> Any:
     devices = axes[DATA] * axes[MODEL]
     config["custom_call_config"]["cost_estimate"] = {name: value // devices for name, value in cost.items()}
     return ir.StringAttr.get(json.dumps(config))
-
-
-def _sharding(placement: Placement, axes: Mapping[str, int]) -> Any:
-    from jaxlib.mlir.dialects import sdy
-
-    mesh = sdy.MeshAttr.get([sdy.MeshAxisAttr.get(name, size) for name, size in axes.items()])
-    dimensions = [[] if axis is None else [sdy.AxisRefAttr.get(axis)] for axis in placement]
-    return sdy.TensorShardingAttr.get(
-        mesh, [sdy.DimensionShardingAttr.get(each, is_closed=True) for each in dimensions]
-    )

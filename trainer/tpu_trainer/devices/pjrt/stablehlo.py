@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from tpu_trainer.devices.pjrt.graph_digest import graph_digest
+from tpu_trainer.devices.pjrt.sharding import Placement
 from tpu_trainer.network.cudnn_attention import CALLS, OUTPUT_LAYOUT
 
 Specs = Mapping[str, tf.TensorSpec]
@@ -135,6 +136,36 @@ def replace_tuple(operation: Any, values: Sequence[Any]) -> None:
     operation.erase()
 
 
+def device_type(kind: Any, placement: Placement, axes: Mapping[str, int]) -> Any:
+    """Returns the type of a device's part of an array."""
+    from jaxlib.mlir import ir
+
+    tensor = ir.RankedTensorType(kind)
+    sides = [
+        side if axis is None else side // axes[axis]
+        for side, axis in zip(tensor.shape, placement, strict=True)
+    ]
+    return ir.RankedTensorType.get(sides, tensor.element_type)
+
+
+def sharding(placement: Placement, axes: Mapping[str, int]) -> Any:
+    """Returns Shardy's form of a placement."""
+    from jaxlib.mlir.dialects import sdy
+
+    mesh = sdy.MeshAttr.get([sdy.MeshAxisAttr.get(name, size) for name, size in axes.items()])
+    dimensions = [[] if axis is None else [sdy.AxisRefAttr.get(axis)] for axis in placement]
+    return sdy.TensorShardingAttr.get(
+        mesh, [sdy.DimensionShardingAttr.get(each, is_closed=True) for each in dimensions]
+    )
+
+
+def shardings(placements: Sequence[Placement], axes: Mapping[str, int]) -> Any:
+    """Returns Shardy's form of the placements of several arrays."""
+    from jaxlib.mlir.dialects import sdy
+
+    return sdy.TensorShardingPerValueAttr.get([sharding(placement, axes) for placement in placements])
+
+
 class Program:
     """A traced function of a batch, and the values that it captures."""
 
@@ -161,7 +192,9 @@ class Program:
         from jaxlib.mlir import ir
         from jaxlib.mlir.dialects import stablehlo
 
-        raw = self._function.experimental_get_compiler_ir(*self._specs.values())(stage="stablehlo_serialized")
+        raw = self._function.experimental_get_compiler_ir(*self._specs.values())(
+            stage="stablehlo_serialized", device_name="/device:CPU:0"
+        )
         with mlir.make_ir_context() as context:
             module = parse_artifact(raw, context)
             declare_layouts(module)

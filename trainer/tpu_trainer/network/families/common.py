@@ -7,7 +7,7 @@ from typing import Any
 
 from tpu_trainer.network.architecture import LayerKind
 from tpu_trainer.network.families.family import ConfigValues
-from tpu_trainer.network.rope import Rope, llama3_frequencies, plain_frequencies, yarn_frequencies
+from tpu_trainer.network.frequencies import Rope, llama3_frequencies, plain_frequencies, yarn_frequencies
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 

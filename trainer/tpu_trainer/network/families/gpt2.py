@@ -13,8 +13,8 @@ from tpu_trainer.network.architecture import (
     Mlp,
     Norm,
     Positions,
+    default_scale,
 )
-from tpu_trainer.network.attention import default_scale
 from tpu_trainer.network.families.family import ConfigValues, Family, Fused
 
 

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from tpu_trainer.network.architecture import Architecture, Attention, Dropout, Initial, Mlp, Norm
-from tpu_trainer.network.attention import default_scale
+from tpu_trainer.network.architecture import (
+    Architecture,
+    Attention,
+    Dropout,
+    Initial,
+    Mlp,
+    Norm,
+    default_scale,
+)
 from tpu_trainer.network.families.common import rope, uniform
 from tpu_trainer.network.families.family import ConfigValues, Family, Fused
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from tpu_trainer.network.architecture import Architecture, Attention, Dropout, Head, Initial, Mlp, Norm
-from tpu_trainer.network.attention import default_scale
+from tpu_trainer.network.architecture import (
+    Architecture,
+    Attention,
+    Dropout,
+    Head,
+    Initial,
+    Mlp,
+    Norm,
+    default_scale,
+)
 from tpu_trainer.network.families.common import uniform
 from tpu_trainer.network.families.family import ConfigValues, Family
-from tpu_trainer.network.rope import Rope, plain_frequencies
+from tpu_trainer.network.frequencies import Rope, plain_frequencies
 
 
 def _architecture(values: ConfigValues) -> Architecture:

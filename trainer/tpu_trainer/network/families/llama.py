@@ -14,8 +14,8 @@ from tpu_trainer.network.architecture import (
     LayerKind,
     Mlp,
     Norm,
+    default_scale,
 )
-from tpu_trainer.network.attention import default_scale
 from tpu_trainer.network.families.common import rope, uniform
 from tpu_trainer.network.families.family import ConfigValues, Family, Fused
 

@@ -5,8 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from tpu_trainer.network.architecture import Architecture, Attention, Dropout, Head, Initial, Mlp, Norm
-from tpu_trainer.network.attention import default_scale
+from tpu_trainer.network.architecture import (
+    Architecture,
+    Attention,
+    Dropout,
+    Head,
+    Initial,
+    Mlp,
+    Norm,
+    default_scale,
+)
 from tpu_trainer.network.families.common import ropes_by_type, windowed
 from tpu_trainer.network.families.family import ConfigValues, Family, Fused
 

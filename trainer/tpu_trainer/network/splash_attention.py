@@ -1,0 +1,136 @@
+"""Attention on a TPU by JAX's splash attention kernels, which never store scores in memory.
+
+The kernels take grouped heads, documents, windows, soft caps and long rows. They skip blocks of keys that no query of a
+block sees. The graph has calls of `CALL` in their place, which devices/pjrt/splash_kernels.py replaces by kernels for
+the rows and heads of one device.
+
+The forward pass returns the logarithm of each query's sum of exponentials, from which the backward pass recomputes
+probabilities block by block.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tpu_trainer.network.architecture import Architecture
+from tpu_trainer.network.stack import Kept
+
+CALL = "tokenmill.splash_attention"
+"""How the names of the calls begin; `.forward` or `.backward` follows. The operands are query [B, L, H, D], key and
+value [B, L, K, D], then for the backward pass output, statistics float32[B, H, L] and the output's gradient, and at the
+end segments, int32[B, L], if there are any."""
+LANES = 128
+"""Lanes of a TPU's vector registers: the smallest block of queries and keys."""
+_HEAD_SIZE_STEP = 64
+_MAX_HEAD_SIZE = 256
+_MAX_LENGTH = 2**17
+
+
+def unsupported_reason(architecture: Architecture, *, length: int, devices: int = 1) -> str | None:
+    """Returns why the kernels cannot compute the attention of a network; None if they can.
+
+    Args:
+        architecture: The network's.
+        length: Tokens in a row.
+        devices: Devices that divide the heads.
+    """
+    attention = architecture.attention
+    if attention.head_size > _MAX_HEAD_SIZE or attention.head_size % _HEAD_SIZE_STEP:
+        return (
+            f"the model's heads have {attention.head_size} dimensions, but the kernel needs a multiple of "
+            f"{_HEAD_SIZE_STEP} up to {_MAX_HEAD_SIZE}"
+        )
+    if architecture.dropout.probabilities > 0:
+        return "the model drops probabilities out, but the kernel does not"
+    if length % LANES or length > _MAX_LENGTH:
+        return f"rows have {length} tokens, but the kernel needs a multiple of {LANES} up to {_MAX_LENGTH}"
+    if attention.key_heads % devices:
+        return f"the model has {attention.key_heads} key heads, which {devices} devices cannot divide"
+    return None
+
+
+def attend_in_splash(
+    query: tf.Tensor,
+    key: tf.Tensor,
+    value: tf.Tensor,
+    *,
+    causal: bool,
+    windows: Sequence[int | None],
+    number: tf.Tensor | int,
+    scale: tf.Tensor | float,
+    soft_cap: float | None,
+    segments: tf.Tensor | None,
+    kept: Kept,
+) -> tf.Tensor:
+    """Returns what attention.attend returns, [B, L, H, D], in the inputs' dtype. For a TPU only.
+
+    Args:
+        query: [B, L, H, D].
+        key: [B, L, K, D]; each key head is for H / K neighbouring query heads.
+        value: [B, L, K, D].
+        causal: Whether queries attend only to keys up to their own position.
+        windows: Of all layers; see attention.Visibility.
+        number: Of the layer's among them.
+        scale: Factor of the scores.
+        soft_cap: See architecture.Attention.
+        segments: See attention.Visibility.
+        kept: Keeps the kernel's statistics. If it has these and the context, the kernel does not run again.
+    """
+    context, statistics = kept.stored("context"), kept.stored("statistics")
+
+    def run(*operands: tf.Tensor) -> list[tf.Tensor]:
+        if segments is not None:
+            operands = (*operands, segments)
+        branches = [
+            lambda window=window: _run(operands, causal=causal, window=window, soft_cap=soft_cap)
+            for window in windows
+        ]
+        return branches[0]() if len(branches) == 1 else tf.switch_case(number, branches)
+
+    @tf.custom_gradient
+    def core(
+        query: tf.Tensor, key: tf.Tensor, value: tf.Tensor
+    ) -> tuple[tuple[tf.Tensor, tf.Tensor], Callable[..., Any]]:
+        if context is None or statistics is None:
+            output, sums = run(query, key, value)
+        else:
+            output, sums = tf.reshape(context, query.shape), tf.identity(statistics)
+
+        def gradient(d_output: tf.Tensor, _: tf.Tensor) -> list[tf.Tensor]:
+            return run(query, key, value, output, sums, d_output)
+
+        return (output, sums), gradient
+
+    output, sums = core(query * tf.cast(scale, query.dtype), key, value)
+    kept("statistics", sums)
+    return output
+
+
+def _run(
+    operands: Sequence[tf.Tensor], *, causal: bool, window: int | None, soft_cap: float | None
+) -> list[tf.Tensor]:
+    """Returns output and statistics; if there are operands of the backward pass, the gradients of query, key and value.
+
+    The operands are those of `CALL`; the other arguments those of `attend_in_splash`.
+    """
+    # There is no public API for this operation.
+    from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+
+    query, key, value = operands[:3]
+    rows, length, heads, _ = query.shape
+    is_forward = len(operands) < 6
+    results = [(query.dtype, query.shape), (tf.float32, [rows, heads, length])]
+    if not is_forward:
+        results = [(tensor.dtype, tensor.shape) for tensor in (query, key, value)]
+    return gen_xla_ops.xla_custom_call_v2(
+        operands=operands,
+        call_target_name=f"{CALL}.{'forward' if is_forward else 'backward'}",
+        backend_config=json.dumps({"causal": causal, "window": window, "soft_cap": soft_cap}),
+        has_side_effect=False,
+        result_dtypes=[dtype for dtype, _ in results],
+        result_shapes=[shape for _, shape in results],
+    )
