@@ -19,9 +19,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors  # noqa: E4
 
 from tests.tpu_trainer.model_types import ALL, small_config  # noqa: E402
 from tests.tpu_trainer.tiny import MAX_LENGTH, SPECIAL_TOKENS, WORDS  # noqa: E402
-from tests.tpu_trainer.trained import export_of  # noqa: E402
+from tests.tpu_trainer.trained import configuration_of, export_of  # noqa: E402
 from tpu_trainer.data.tokenizer import load_tokenizer  # noqa: E402
 from tpu_trainer.data.vocabulary import Vocabulary  # noqa: E402
+from tpu_trainer.exports.config_file import config_text  # noqa: E402
 from tpu_trainer.exports.exported import open_model, open_tokenizer  # noqa: E402
 from tpu_trainer.exports.sampling import Sampling  # noqa: E402
 from tpu_trainer.exports.saved_tokenizer import save_tokenizer  # noqa: E402
@@ -129,11 +130,30 @@ def test_exported_tokenizers_give_equal_ids_in_transformers_4_and_5(tmp_path: Pa
     ids = load_tokenizer(str(tmp_path))(texts)["input_ids"]
     assert ids[0] == [5, 6, 50, 7]
     assert transformers.AutoTokenizer.from_pretrained(tmp_path)(texts)["input_ids"] == ids
-    python = os.environ.get("PIPELINE_PYTHON", str(ROOT / ".venv" / "bin" / "python"))
     code = (
         "import json, sys; from transformers import AutoTokenizer; "
         "print(json.dumps(AutoTokenizer.from_pretrained(sys.argv[1])(json.loads(sys.argv[2]))['input_ids']))"
     )
-    command = [python, "-c", code, str(tmp_path), json.dumps(texts)]
+    assert in_version_4(code, str(tmp_path), json.dumps(texts)) == ids
+
+
+def test_a_config_file_leaves_nothing_to_the_defaults_of_transformers_4() -> None:
+    code = (
+        "import json, sys; from transformers import CONFIG_MAPPING as kinds, PretrainedConfig; "
+        "general = set(PretrainedConfig().to_dict()); "
+        "print(json.dumps({kind: [*set(kinds[kind]().to_dict()) - general] for kind in sys.argv[1:]}))"
+    )
+    # Other names of values, and what has no effect or only one value in 5.
+    known = {"gpt_neox": {"rope_theta", "partial_rotary_factor"}, "modernbert": {"repad_logits_with_grad"}}
+    for model_type, names in in_version_4(code, *FAMILIES).items():
+        written = json.loads(config_text(configuration_of(model_type, VOCABULARY), vocabulary=50))
+        missing = set(names) - written.keys() - {"position_embedding_type"}
+        assert missing <= known.get(model_type, set()), model_type
+
+
+def in_version_4(code: str, *arguments: str) -> Any:
+    """Returns what Python code prints as JSON in the environment of transformers 4.57."""
+    python = os.environ.get("PIPELINE_PYTHON", str(ROOT / ".venv" / "bin" / "python"))
+    command = [python, "-c", code, *arguments]
     result = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert json.loads(result.stdout.splitlines()[-1]) == ids
+    return json.loads(result.stdout.splitlines()[-1])

@@ -78,6 +78,8 @@ def config_text(configuration: Configuration, *, vocabulary: int) -> str:
         for name, value in configuration.values.items()
         if name in _GENERAL or name not in general or value != general[name]
     }
+    if values["model_type"] == "qwen3_moe":
+        values["num_experts"] = values["num_local_experts"]  # its name in transformers 4
     values |= _rotations_of_4(values) | {
         "architectures": [configuration.family.class_name],
         "dtype": "float32",
