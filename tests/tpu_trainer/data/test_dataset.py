@@ -138,10 +138,10 @@ def test_bare_shards_without_a_tokenizer(tmp_path: Path) -> None:
 def test_a_folder_that_is_no_tokenizer(tmp_path: Path, split_folder: Path) -> None:
     other_folder = tmp_path / "other"
     other_folder.mkdir()
-    with pytest.raises(UsageError, match=r"other: contains neither tokenizer.json nor tokenizer_config.json"):
+    with pytest.raises(UsageError, match=r"other: contains no tokenizer.json"):
         load_vocabulary(open_split(str(split_folder)), tokenizer=str(other_folder))
     (other_folder / "tokenizer.json").write_text("{")
-    with pytest.raises(UsageError, match="other: AutoTokenizer cannot load it"):
+    with pytest.raises(UsageError, match=r"other.tokenizer.json: not JSON"):
         load_vocabulary(open_split(str(split_folder)), tokenizer=str(other_folder))
 
 

@@ -138,7 +138,7 @@ def run_of(
         ),
         baselines={},
         model=ModelFigures(
-            parameters=3, flops_per_row=1.0, peak_flops=None, ignored_features=(), speed=speed
+            parameters=3, flops_per_row=1.0, peak_flops=None, speed=speed
         ),
     )
     return run, executor

@@ -381,11 +381,11 @@ def test_models_that_cannot_be_built_are_rejected_before_tensorflow_is_imported(
         == 3
     )
     assert result.stderr.count("xlm-roberta; did you mean roberta?\n") == 3
-    assert "--model.config.hiden_size: configurations of type 'roberta' have no such value; did you mean" in (
+    assert "--model.config.hiden_size is 8: configurations of this type have no such value; did you mean" in (
         result.stderr
     )
-    assert "--model.config.hidden_size is 'many': must be a whole number" in result.stderr
-    assert "hidden size 10 is not a multiple of the 3 attention heads" in result.stderr
+    assert "'hidden_size' expected int, got str (value: 'many')" in result.stderr
+    assert "3 heads do not divide the hidden size of 10" in result.stderr
     assert "--model.config.max_position_embeddings is 4: rows of " in result.stderr
     assert not (tmp_path / "run").exists()
 

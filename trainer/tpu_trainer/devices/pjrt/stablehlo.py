@@ -68,18 +68,38 @@ def parse_artifact(artifact: bytes, context: Any) -> Any:
     from jaxlib.mlir.dialects import stablehlo
 
     module = stablehlo.deserialize_portable_artifact(context, artifact)
-    copies = []
+    operations = []
 
     def visit(operation: ir.Operation) -> ir.WalkResult:
-        if operation.name == "mhlo.copy":
-            copies.append(operation)
+        if operation.name in ("mhlo.copy", "mhlo.erf"):
+            operations.append(operation)
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
-    for copy in copies:  # an identity that XLA's importer rejects
-        copy.results[0].replace_all_uses_with(copy.operands[0])
-        copy.erase()
+    for operation in operations:
+        # A copy is an identity, which XLA's importer rejects.
+        value = operation.operands[0] if operation.name == "mhlo.copy" else _erf_call(operation)
+        operation.results[0].replace_all_uses_with(value)
+        operation.erase()
     return module
+
+
+def _erf_call(operation: Any) -> Any:
+    """Returns the result of an error function in the form in which portable artifacts have it."""
+    from jaxlib.mlir import ir
+
+    with ir.InsertionPoint(operation), operation.location:
+        attributes = {
+            "call_target_name": ir.StringAttr.get("mhlo.erf"),
+            "mhlo.attributes": ir.DictAttr.get({}),
+            "mhlo.version": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 1),
+        }
+        return ir.Operation.create(
+            "stablehlo.custom_call",
+            results=[operation.results[0].type],
+            operands=list(operation.operands),
+            attributes=attributes,
+        ).results[0]
 
 
 def declare_layouts(module: Any) -> None:
