@@ -81,7 +81,9 @@ def _llama(optimizer: OptimizerName, model: str, learning_rate: float = 3e-3, **
         data=DataConfig(train=""),
         objective="clm",
         model=ModelConfig(type=model, config=_LLAMA | config),
-        optimizer=OptimizerConfig(name=optimizer, learning_rate=learning_rate, ema=0.9),
+        optimizer=replace(_OPTIMIZER, learning_rate=learning_rate)
+        if optimizer == "adamw"
+        else OptimizerConfig(name=optimizer, learning_rate=learning_rate, ema=0.9),
         train=_TRAIN,
     )
 

@@ -243,7 +243,7 @@ def test_the_state_can_change_while_it_is_written(tmp_path: Path) -> None:
     assert checkpoints.steps() == []
     threading.Timer(0.2, checkpoints.may_save.set).start()
     saver.save(2, state, metadata={})  # waits for the first
-    assert checkpoints.steps() == [1]
+    assert checkpoints.steps()[:1] == [1]  # the second may be complete, too
     saver.wait()
     assert not saver.busy
     assert checkpoints.most_in_flight == 1

@@ -65,8 +65,9 @@ def test_fsdp_that_keeps_gathered_weights_gathers_each_once(report: dict[str, An
 def test_tensor_parallel_devices_sum_activations_as_in_megatron(report: dict[str, Any]) -> None:
     collectives = report["tensor"]
     # Two sums in each layer's forward pass, two in its backward pass and one in its recomputation; one in the lookup of
-    # the embeddings, and one of the gradient of the last hidden states.
-    activations = (5 * LAYERS + 2) * ACTIVATIONS
+    # the embeddings, and one of the gradient of the last hidden states. Only CPUs sum the gradients of the inputs of
+    # queries, keys and values one by one: two more.
+    activations = (7 * LAYERS + 2) * ACTIVATIONS
     gradients = (report["weights"] + TABLE) / 4
     assert 0.8 * activations <= bytes_of(collectives, "all-reduce") <= EXCESS * (activations + gradients)
     assert bytes_of(collectives, "all-gather") + bytes_of(collectives, "all-to-all") <= 0.2 * ACTIVATIONS

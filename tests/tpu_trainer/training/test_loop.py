@@ -137,9 +137,7 @@ def run_of(
             batch_size_option="batch_size",
         ),
         baselines={},
-        model=ModelFigures(
-            parameters=3, flops_per_row=1.0, peak_flops=None, speed=speed
-        ),
+        model=ModelFigures(parameters=3, flops_per_row=1.0, peak_flops=None, speed=speed),
     )
     return run, executor
 

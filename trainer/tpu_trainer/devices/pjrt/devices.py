@@ -38,6 +38,9 @@ class PjrtDevices(Devices):
         build_strategy("cpu")  # TensorFlow only traces
         if config.train.deterministic:
             tf.config.experimental.enable_op_determinism()
+            tf.random.set_seed(
+                config.seed
+            )  # to lower a program, TensorFlow draws a number, which nothing uses
         self._lowering = Lowering(LoweringCache(cache_folder("pjrt")), self._mesh, peers)
         self.replicas = self._mesh.data
         self.initial = InitialValues(postpone=True)  # a mesh may have more memory than the host

@@ -212,9 +212,7 @@ class Program:
         from jaxlib.mlir import ir
         from jaxlib.mlir.dialects import stablehlo
 
-        raw = self._function.experimental_get_compiler_ir(*self._specs.values())(
-            stage="stablehlo_serialized", device_name="/device:CPU:0"
-        )
+        raw = self._function.experimental_get_compiler_ir(*self._specs.values())(stage="stablehlo_serialized")
         with mlir.make_ir_context() as context:
             module = parse_artifact(raw, context)
             declare_layouts(module)
