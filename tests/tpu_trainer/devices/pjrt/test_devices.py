@@ -34,7 +34,7 @@ def open_devices(monkeypatch: pytest.MonkeyPatch) -> Opener:
 def test_a_mesh_of_tpus_has_the_kernel_of_its_generation(
     open_devices: Opener, kind: str, generation: str
 ) -> None:
-    target = Target(kernel_generation=generation, shards=2, column_groups=4)
+    target = Target(kernel_generation=generation, splash=True, shards=2, column_groups=4)
     assert open_devices("tpu", kind, kernel=True).target == target
 
 
