@@ -163,7 +163,9 @@ def test_a_unit_whose_duplicates_changed_is_done_again(run, tmp_path, monkeypatc
         Watch(patch, fail_at=2)
         run(*options, text=folder)
     edit_and_keep_the_time(folder / "a.jsonl", b"shared", b"edited")  # now the text of b.jsonl is the first
-    assert content(run(*options, "--resume", text=folder)) == content(run(*options, output="whole", text=folder))
+    assert content(run(*options, "--resume", text=folder)) == content(
+        run(*options, output="whole", text=folder)
+    )
 
 
 def test_an_input_that_changes_between_hashing_and_tokenizing_is_an_error(run, source, tmp_path, monkeypatch):
