@@ -52,8 +52,9 @@ _WELL_KNOWN = {
 }
 
 
-# Four times the largest vocabulary in use. Engines have tables of all ids, which would fill the memory for larger ones.
-_MAX_ID = (1 << 22) - 1
+# Sixteen times the largest vocabulary in use. Engines have tables of all ids, which would fill the memory for larger
+# ones.
+_MAX_ID = (1 << 24) - 1
 
 # The options of transformers' classes that are paths of files.
 _PATHS = re.compile(r".*_file|(source|target)_spm|vocab")

@@ -47,7 +47,7 @@ text = "--input {generated / "*.txt"}"
 sentence = "A <mask>."
 vocab_size = 500
 length = 64
-config = "{ROOT / "trainer" / "configs" / "tiny-mlm.yaml"}"
+config = "tiny-mlm"
 options = "--train.batch_size 8 --train.steps 4 --schedule.warmup_steps 1"
 """
     programs = [str(Path(sys.executable).parent), str(trainer_python.parent), os.environ["PATH"]]

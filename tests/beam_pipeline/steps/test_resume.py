@@ -33,10 +33,8 @@ def source(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Pa
 
 @pytest.fixture(scope="module")
 def run_to(source: Path, tokenizer_folder: Path):
-    def run_prepare(folder: Path, *options: str) -> Path:
-        prepare.main(
-            arguments(source, tokenizer_folder, folder, *OPTIONS, "--on_bad_record", "skip", *options)
-        )
+    def run_prepare(folder: Path, *options: str, text: Path = source) -> Path:
+        prepare.main(arguments(text, tokenizer_folder, folder, *OPTIONS, "--on_bad_record", "skip", *options))
         return folder
 
     return run_prepare
@@ -44,7 +42,7 @@ def run_to(source: Path, tokenizer_folder: Path):
 
 @pytest.fixture
 def run(tmp_path: Path, run_to):
-    return lambda *options, output="out": run_to(tmp_path / output, *options)
+    return lambda *options, output="out", **source: run_to(tmp_path / output, *options, **source)
 
 
 @pytest.fixture(scope="module")
@@ -123,16 +121,16 @@ def test_units_of_an_input_that_was_edited_in_place_are_done_again(run, source, 
     edited_input.write_bytes(source.read_bytes())
     with monkeypatch.context() as patch, pytest.raises(RuntimeError):
         Watch(patch, fail_at=4)
-        run("--dedup", "exact", "--input", str(edited_input))
+        run("--dedup", "exact", text=edited_input)
     data = edited_input.read_bytes()
     edited_input.write_bytes(data[::-1].replace(b"a", b"e", 5)[::-1].replace(b"b", b"d", 5))
     assert len(data) == edited_input.stat().st_size and data != edited_input.read_bytes()
-    out = run("--dedup", "exact", "--resume", "--input", str(edited_input))
-    assert content(out) == content(run("--dedup", "exact", "--input", str(edited_input), output="whole"))
+    out = run("--dedup", "exact", "--resume", text=edited_input)
+    assert content(out) == content(run("--dedup", "exact", output="whole", text=edited_input))
     # Nor does a later run in this process take rows of the earlier one's files, whose names were the same.
     edited_input.write_bytes(data)
-    out = run("--dedup", "exact", "--overwrite", "--input", str(edited_input))
-    assert content(out) == content(run("--dedup", "exact", "--input", str(edited_input), output="first"))
+    out = run("--dedup", "exact", "--overwrite", text=edited_input)
+    assert content(out) == content(run("--dedup", "exact", output="first", text=edited_input))
 
 
 def edit_and_keep_the_time(path: Path, old_bytes: bytes, new_bytes: bytes) -> None:
@@ -149,10 +147,10 @@ def test_units_of_an_edited_input_whose_time_was_set_back_are_done_again(run, so
     edited_input.write_bytes(source.read_bytes())
     with monkeypatch.context() as patch, pytest.raises(RuntimeError):
         Watch(patch, fail_at=4)
-        run("--input", str(edited_input))
+        run(text=edited_input)
     edit_and_keep_the_time(edited_input, b" a", b" b")
-    out = run("--resume", "--input", str(edited_input))
-    assert content(out) == content(run("--input", str(edited_input), output="whole"))
+    out = run("--resume", text=edited_input)
+    assert content(out) == content(run(output="whole", text=edited_input))
 
 
 def test_a_unit_whose_duplicates_changed_is_done_again(run, tmp_path, monkeypatch):
@@ -160,12 +158,14 @@ def test_a_unit_whose_duplicates_changed_is_done_again(run, tmp_path, monkeypatc
     folder.mkdir()
     for name, unique_text in (("a.jsonl", "own"), ("b.jsonl", "other"), ("c.jsonl", "last")):
         (folder / name).write_text("".join(f'{{"text": "{text}"}}\n' for text in ("shared", unique_text)))
-    options = ["--dedup", "exact", "--input", str(folder), "--unit_bytes", "40"]
+    options = ["--dedup", "exact", "--unit_bytes", "40"]
     with monkeypatch.context() as patch, pytest.raises(RuntimeError):
         Watch(patch, fail_at=2)
-        run(*options)
+        run(*options, text=folder)
     edit_and_keep_the_time(folder / "a.jsonl", b"shared", b"edited")  # now the text of b.jsonl is the first
-    assert content(run(*options, "--resume")) == content(run(*options, output="whole"))
+    assert content(run(*options, "--resume", text=folder)) == content(
+        run(*options, output="whole", text=folder)
+    )
 
 
 def test_an_input_that_changes_between_hashing_and_tokenizing_is_an_error(run, source, tmp_path, monkeypatch):
@@ -182,7 +182,7 @@ def test_an_input_that_changes_between_hashing_and_tokenizing_is_an_error(run, s
     with pytest.raises(
         DataError, match=r"edited\.jsonl: has changed since .* unit 2 differs; use --overwrite"
     ):
-        run("--dedup", "exact", "--input", str(edited_input))
+        run("--dedup", "exact", text=edited_input)
 
 
 @pytest.mark.parametrize("step", ["hash", "tokenize"])
@@ -203,7 +203,7 @@ def test_an_input_that_changes_before_a_unit_is_retried_is_an_error(run, source,
     with pytest.raises(
         DataError, match=r"edited\.jsonl: has changed since .* unit 1 differs; use --overwrite"
     ):
-        run("--dedup", "exact" if step == "hash" else "none", "--input", str(edited_input))
+        run("--dedup", "exact" if step == "hash" else "none", text=edited_input)
 
 
 @pytest.mark.parametrize("has_fewer_rows", [False, True])
@@ -214,15 +214,15 @@ def test_shards_of_an_input_that_was_edited_in_place_end_the_run_with_the_remedy
     edited_input.write_bytes(source.read_bytes())
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="stopped"):
         patch.setattr(write, "commit", fail_before_the_manifests)
-        run("--input", str(edited_input))
+        run(text=edited_input)
     data = edited_input.read_bytes()
     fewer_rows = json.dumps({"text": "o" * (len(data) - len('{"text": ""}'))}).encode()
     edited_input.write_bytes(fewer_rows if has_fewer_rows else data.replace(b" a", b" b", 50))
     assert edited_input.stat().st_size == len(data)
     with pytest.raises(DataError, match="If the input has changed since, use --overwrite"):
-        run("--input", str(edited_input), "--resume")
-    out = run("--input", str(edited_input), "--overwrite")
-    assert content(out) == content(run("--input", str(edited_input), output="whole"))
+        run("--resume", text=edited_input)
+    out = run("--overwrite", text=edited_input)
+    assert content(out) == content(run(output="whole", text=edited_input))
 
 
 def test_bad_records_that_are_gone_are_written_again(run, uninterrupted_content, tmp_path, monkeypatch):

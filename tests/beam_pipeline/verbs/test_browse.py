@@ -23,7 +23,14 @@ from beam_pipeline.verbs import browse
 def start(*arguments: str) -> tuple[subprocess.Popen[str], str]:
     """Starts the verb, and returns its process and the address that it prints."""
     command = [sys.executable, "-m", "beam_pipeline", "browse", *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell's background jobs inherit an ignored SIGINT, and so would this.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     url = process.stdout.readline().strip()
     assert process.stdout.readline() == "Press Ctrl-C to end.\n"
     return process, url
