@@ -78,3 +78,9 @@ def test_a_large_model_needs_no_memory_before_its_values_are_asked_for() -> None
     ]
     assert resident() - before < 128 << 10  # KiB; of 512 MiB
     assert initial.value(variables[0]).all()
+
+
+def test_a_postponed_stack_can_be_larger_than_the_memory() -> None:
+    shape = [1 << 10, 1 << 14, 1 << 14]  # 1 TB
+    stack = InitialValues(postpone=True).variable("stack", shape, lambda: pytest.fail("computed"))
+    assert stack.shape == shape

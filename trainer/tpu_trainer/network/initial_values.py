@@ -5,11 +5,16 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import tensorflow as tf
+
+# Linux otherwise refuses an array larger than the memory, even if nothing is ever written to it. Python 3.13 has the
+# name.
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
 # Smaller variables have their values from the start.
 _LEAST_ELEMENTS = 1 << 16
@@ -112,6 +117,7 @@ def _return_memory() -> None:
 
 def _unwritten(shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
     """Returns zeros in new pages: a large array of NumPy may be in used ones, which NumPy would clear."""
-    pages = mmap.mmap(-1, math.prod(shape) * dtype.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+    pages = mmap.mmap(-1, math.prod(shape) * dtype.size, flags=flags)
     zeros = np.frombuffer(pages, dtype.as_numpy_dtype).reshape(shape)
     return tf.experimental.dlpack.from_dlpack(zeros.__dlpack__())
