@@ -232,9 +232,10 @@ def test_every_value_of_a_configuration_is_compared(model_type: str) -> None:
     assert_all_values_compared(model_type, BASES[model_type], CASES[model_type])
 
 
+@pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("model_type", BASES)
-def test_pytorch_loads_a_folder_of_the_networks_weights(model_type: str, tmp_path: Path) -> None:
-    assert_loads(make_pair(model_type, BASES[model_type]), tmp_path)
+def test_pytorch_loads_a_folder_of_the_networks_weights(model_type: str, tied: bool, tmp_path: Path) -> None:
+    assert_loads(make_pair(model_type, BASES[model_type] | {"tie_word_embeddings": tied}), tmp_path)
 
 
 @pytest.mark.parametrize("model_type", BASES)
