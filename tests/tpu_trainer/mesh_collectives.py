@@ -23,10 +23,11 @@ from tpu_trainer.tpu_check.hlo import HloModule
 from tpu_trainer.tpu_check.mesh_step import MeshStep
 from tpu_trainer.tpu_check.step import rows_without_dataset
 
-HIDDEN, LAYERS, VOCABULARY, LENGTH, GROUP_ROWS = 64, 1, 512, 32, 4
+HIDDEN, LAYERS, VOCABULARY, LENGTH, GROUP_ROWS = 64, 2, 512, 32, 4
 PLANS = {
     "data": MeshConfig(data=8),
     "fsdp": MeshConfig(data=8, fsdp=True),
+    "fsdp, micro-batches": MeshConfig(data=8, fsdp=True),
     "keep": MeshConfig(data=8, fsdp="keep"),
     "tensor": MeshConfig(data=2, model=4),
 }
@@ -44,8 +45,9 @@ def main(scratch: str) -> None:
     cross_entropy.cross_entropy_sums.__kwdefaults__["max_logits"] = GROUP_ROWS * LENGTH * VOCABULARY // 2
     report: dict[str, Any] = {}
     for plan, mesh in PLANS.items():
+        train = replace(CONFIG.train, accumulation=2 if "micro-batches" in plan else 1)
         step = MeshStep(
-            config=replace(CONFIG, mesh=mesh),
+            config=replace(CONFIG, mesh=mesh, train=train),
             rows=rows,
             topology=Topology.parse("v5e:2x4"),
             cache=LoweringCache(Path(scratch)),

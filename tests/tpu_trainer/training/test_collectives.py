@@ -52,6 +52,14 @@ def test_fsdp_gathers_each_weight_twice_and_sums_its_gradient_once(report: dict[
     assert bytes_of(collectives, "all-to-all") <= EXCESS * ACTIVATIONS
 
 
+def test_fsdp_gathers_the_weights_of_layers_again_for_each_micro_batch(report: dict[str, Any]) -> None:
+    collectives = report["fsdp, micro-batches"]
+    # Kept for all micro-batches, they would need their memory throughout the step.
+    layers = report["weights"] - TABLE
+    gathered = bytes_of(collectives, "all-gather")
+    assert 1.9 * 2 * layers <= gathered <= 2 * (EXCESS * 2 * layers + 2 * TABLE)
+
+
 def test_fsdp_that_keeps_gathered_weights_gathers_each_once(report: dict[str, Any]) -> None:
     collectives = report["keep"]
     # The table has two gathers, for lookups and as output matrix.

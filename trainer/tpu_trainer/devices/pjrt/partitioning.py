@@ -143,12 +143,13 @@ def _uses(main: Any, divided: Mapping[int, Placement], *, in_loops: bool) -> lis
             if value not in weights:
                 continue
             number, placement = weights[value]
-            # A slice is one of the undivided layers, and a reshape removes their axis.
+            # A slice is one of the undivided layers, and a reshape removes their axis. Or it changes nothing: so loops
+            # return their constants.
             if operation.name in ("stablehlo.convert", "stablehlo.dynamic_slice"):
                 weights[operation.results[0]] = number, placement
-            elif operation.name == "stablehlo.reshape" and _loses_an_axis(operation):
-                weights[operation.results[0]] = number, placement[1:]
-            elif operation.name == "stablehlo.while" and in_loops and _is_sliced(operation, place):
+            elif operation.name == "stablehlo.reshape" and (removed := _removed_axes(operation)) is not None:
+                weights[operation.results[0]] = number, placement[removed:]
+            elif operation.name == "stablehlo.while" and in_loops and _gathers_within(operation, place):
                 weights[operation.regions[1].blocks[0].arguments[place]] = number, placement
             elif operation.name not in _ELEMENTWISE:
                 uses.append((number, value, placement, operation, place))
@@ -158,14 +159,22 @@ def _uses(main: Any, divided: Mapping[int, Placement], *, in_loops: bool) -> lis
     return uses
 
 
-def _loses_an_axis(operation: Any) -> bool:
-    return len(operation.results[0].type.shape) == len(operation.operands[0].type.shape) - 1
+def _removed_axes(reshape: Any) -> int | None:
+    """Returns whether a reshape removes the first axis (1) or changes nothing (0); None: it does something else."""
+    before, after = reshape.operands[0].type.shape, reshape.results[0].type.shape
+    removed = len(before) - len(after)
+    return removed if removed in (0, 1) and before[removed:] == after else None
 
 
-def _is_sliced(loop: Any, place: int) -> bool:
-    """Returns whether a loop uses a slice of an operand in each iteration, as that over layers; else it uses all."""
-    argument = loop.regions[1].blocks[0].arguments[place]
-    return any(use.owner.name == "stablehlo.dynamic_slice" for use in argument.uses)
+def _gathers_within(loop: Any, place: int) -> bool:
+    """Returns whether to gather an operand in each iteration: over micro-batches, or over layers that use a slice.
+
+    A loop over the chunks of the loss uses the whole operand each time: it is gathered before.
+    """
+    (body,) = loop.regions[1].blocks
+    return any(each.operation.name == "stablehlo.while" for each in body.operations) or any(
+        use.owner.name == "stablehlo.dynamic_slice" for use in body.arguments[place].uses
+    )
 
 
 def divide_kernels(module: Any, axes: Mapping[str, int]) -> None:
