@@ -205,6 +205,40 @@ kind=kOutput, output_to_operand_aliasing={{1}: (0, {}), {2}: (1, {}), {3}: (2, {
 """
 
 
+STACKS = """\
+HloModule stacks, is_scheduled=true
+
+%layer (p0: f32[12,16,32], p1: s32[], p2: f32[12,16,32], p3: f32[16,32]) -> f32[12,16,32] {
+  %p0 = f32[12,16,32]{2,1,0} parameter(0)
+  %p1 = s32[] parameter(1)
+  %p2 = f32[12,16,32]{2,1,0} parameter(2)
+  %p3 = f32[16,32]{1,0} parameter(3)
+  %zero = s32[] constant(0)
+  %slice = f32[1,16,32]{2,1,0} dynamic-slice(%p0, %p1, %zero, %zero), dynamic_slice_sizes={1,16,32}
+  %new = f32[1,16,32]{2,1,0} bitcast(%p3)
+  %sum = f32[1,16,32]{2,1,0} add(%slice, %new)
+  ROOT %update = f32[12,16,32]{2,1,0} dynamic-update-slice(%p2, %sum, %p1, %zero, %zero)
+}
+
+ENTRY %main (weights: f32[12,16,32], number: s32[], gradients: f32[12,16,32], x: f32[16,32]) -> f32[12,16,32] {
+  %weights = f32[12,16,32]{2,1,0} parameter(0)
+  %number = s32[] parameter(1)
+  %gradients = f32[12,16,32]{2,1,0} parameter(2)
+  %x = f32[16,32]{1,0} parameter(3)
+  ROOT %result = f32[12,16,32]{2,1,0} fusion(%weights, %number, %gradients, %x), kind=kLoop, calls=%layer
+}
+"""
+
+
+def test_a_fusion_moves_the_layer_that_it_uses_of_stacks() -> None:
+    module = HloModule.parse(STACKS)
+    # It reads a layer of the weights, the number and x, and writes a layer of the gradients.
+    assert module.traffic(module.by_name["result"]).total == 3 * 4 * 16 * 32 + 4
+    # Of weights that something else uses, it reads all.
+    module = HloModule.parse(STACKS.replace("add(%slice, %new)", "reduce-window(%p0, %new)"))
+    assert module.traffic(module.by_name["result"]).total == (12 + 2) * 4 * 16 * 32 + 4
+
+
 def test_an_asynchronous_collective_counts_once() -> None:
     module = HloModule.parse(ASYNCHRONOUS)
     assert [loop.trips for loop in module.loops()] == [2]
