@@ -1,14 +1,15 @@
-"""Trains with the attention kernel on a mesh of 8 CPU devices that imitate a TPU, for training/test_partitioning.py.
+"""Trains with the attention kernel on a mesh of 8 CPU devices that imitate others, for pjrt/test_partitioning.py.
 
 A process of its own: the number of CPU devices is fixed when a process starts. CPUs have no such kernels: after they
 are divided, each becomes a call of kernel_reference.run for a device's shapes. JAX interprets its splash attention
-kernels. The first argument is `right`, or
-`wrong`: then each device exchanges the dropout of its rows. The others are those of `fit`, with a causal model.
+kernels. The first argument is `right`, `wrong`: then each device exchanges the dropout of its rows; or `cudnn`: then
+the devices imitate GPUs. The others are those of `fit`, with a causal model.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import sys
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.tpu_trainer import kernel_reference
 from tpu_trainer.__main__ import main
 from tpu_trainer.devices.pjrt import mesh as pjrt
 from tpu_trainer.devices.pjrt import partitioning, stablehlo
+from tpu_trainer.network.cudnn_attention import Mask
 
 
 def use_references(module: Any, is_wrong: bool) -> None:
@@ -63,6 +65,50 @@ def reference_artifact(name: str, arrays: list[Any], is_wrong: bool) -> bytes:
     return stablehlo.Program(function, specs).lower().artifact
 
 
+def use_cudnn_references(module: Any) -> None:
+    """Replaces the calls of cuDNN in a program by functions that compute the same."""
+    from jax._src.interpreters.mlir import merge_mlir_modules
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import func
+    from jaxlib.mlir.dialects.stablehlo import deserialize_portable_artifact
+
+    for call in stablehlo.custom_calls(module, "__cudnn"):
+        config = json.loads(ir.StringAttr(call.attributes["backend_config"]).value)[
+            "cudnn_fmha_backend_config"
+        ]
+        rows, length, heads, _ = ir.RankedTensorType(call.operands[0].type).shape
+        # The scores are those of the device.
+        assert config["intermediate_tensor_shape"]["dimensions"] == [*map(str, [rows, heads, length, length])]
+        artifact = cudnn_reference_artifact(config, list(call.operands))
+        name = merge_mlir_modules(module, "cudnn", deserialize_portable_artifact(module.context, artifact))
+        used = [result for result in call.results if list(result.uses)]
+        with ir.InsertionPoint(call):
+            reference = func.CallOp([result.type for result in used], name, list(call.operands))
+        for result, value in zip(used, reference.results, strict=True):
+            result.replace_all_uses_with(value)
+        call.erase()
+
+
+def cudnn_reference_artifact(config: dict[str, Any], operands: list[Any]) -> bytes:
+    """Returns kernel_reference.run_cudnn as a program of values like these."""
+    specs = {str(i): tf.TensorSpec(*stablehlo._array(str(value.type))) for i, value in enumerate(operands)}
+    is_forward = len(specs) < 5
+
+    def function(batch: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+        values = list(batch.values())
+        bias = None
+        if len(values) in (4, 7):
+            bias = values.pop(3 if is_forward else 5)
+        mask = Mask(config["mask_type"] == "CAUSAL", config["sliding_window_length"] or None, bias)
+        wide = [tf.cast(value, tf.float32) for value in values]
+        results = kernel_reference.run_cudnn(wide, mask=mask, scale=config["fmha_scale"])
+        arrays = results[: 1 if is_forward else 3]
+        arrays = [tf.cast(tf.transpose(array, [0, 2, 1, 3]), tf.bfloat16) for array in arrays]
+        return [*arrays, results[1]] if is_forward else arrays
+
+    return stablehlo.Program(function, specs).lower().artifact
+
+
 def train(kind: str, arguments: list[str]) -> None:
     """Runs `fit` with these arguments."""
     divide, create = partitioning.divide_kernels, pjrt.DeviceMesh.__init__
@@ -74,9 +120,17 @@ def train(kind: str, arguments: list[str]) -> None:
     partitioning.divide_kernels = divide_and_replace
     partitioning.insert_splash_kernels = functools.partial(partitioning.insert_splash_kernels, interpret=True)
 
+    divide_calls = partitioning.divide_cudnn_calls
+
+    def divide_and_replace_calls(module: Any, axes: dict[str, int]) -> None:
+        divide_calls(module, axes)
+        use_cudnn_references(module)
+
+    partitioning.divide_cudnn_calls = divide_and_replace_calls
+
     def init(self: pjrt.DeviceMesh, *arguments: Any) -> None:
         create(self, *arguments)
-        self.platform, self.kind = "tpu", "TPU v5 lite"
+        self.platform, self.kind = ("gpu", "NVIDIA H100") if kind == "cudnn" else ("tpu", "TPU v5 lite")
 
     pjrt.DeviceMesh.__init__ = init
     sys.argv = ["tpu_trainer", *arguments]

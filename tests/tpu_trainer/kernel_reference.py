@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
+from tpu_trainer.network.cudnn_attention import Mask
 from tpu_trainer.network.random_bits import line_bits
 
 
@@ -40,3 +43,41 @@ def run(name: str, causal: bool, *operands: tf.Tensor) -> list[tf.Tensor]:
         return [tf.cast(output, inputs[0].dtype)]
     gradients = tape.gradient(output, [query, key, value], output_gradients=tf.cast(inputs[3], tf.float32))
     return [tf.cast(gradient, inputs[0].dtype) for gradient in gradients]
+
+
+def run_cudnn(operands: Sequence[tf.Tensor], *, mask: Mask, scale: float) -> list[tf.Tensor]:
+    """Replaces cudnn_attention._run, in the operands' type. The backward pass computes what cuDNN documents."""
+    query, key, value = operands[:3]
+    groups = query.shape[2] // key.shape[2]
+    length = query.shape[1]
+    key, value = (tf.repeat(each, groups, axis=2) for each in (key, value))
+    scores = scale * tf.einsum("blhd,bmhd->bhlm", query, key)
+    place = tf.range(length)
+    distance = place[:, None] - place[None]
+    visible = tf.ones([length, length], tf.bool)
+    if mask.causal:
+        visible = distance >= 0
+    if mask.window is not None:
+        assert mask.causal
+        visible &= distance < mask.window
+    scores = tf.where(visible, scores, -1e30)
+    if mask.bias is not None:
+        assert mask.window is None
+        scores += tf.cast(mask.bias, scores.dtype)
+    if len(operands) == 3:
+        statistics = tf.reduce_logsumexp(scores, axis=-1)
+        probabilities = tf.exp(scores - statistics[..., None])
+        return [tf.einsum("bhlm,bmhd->blhd", probabilities, value), statistics]
+    statistics, d_output, output = operands[3:]
+    probabilities = tf.exp(scores - statistics[..., None])
+    d_value = tf.einsum("bhlm,blhd->bmhd", probabilities, d_output)
+    sums = tf.einsum("blhd,blhd->bhl", output, d_output)
+    d_scores = probabilities * (tf.einsum("blhd,bmhd->bhlm", d_output, value) - sums[..., None]) * scale
+    d_query = tf.einsum("bhlm,bmhd->blhd", d_scores, key)
+    d_key = tf.einsum("bhlm,blhd->bmhd", d_scores, query)
+
+    def grouped(gradient: tf.Tensor) -> tf.Tensor:
+        rows, length, heads, size = gradient.shape
+        return tf.reduce_sum(tf.reshape(gradient, [rows, length, heads // groups, groups, size]), axis=3)
+
+    return [d_query, grouped(d_key), grouped(d_value)]

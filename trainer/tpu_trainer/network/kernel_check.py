@@ -10,6 +10,7 @@ import tensorflow as tf
 from tpu_trainer.network.architecture import Architecture
 from tpu_trainer.network.attention import ProbabilitiesDropout, Visibility, attend
 from tpu_trainer.network.attention_kernel import attend_in_kernel
+from tpu_trainer.network.cudnn_attention import attend_in_cudnn, masks
 from tpu_trainer.network.dropout import DropoutKey
 from tpu_trainer.network.kernels import Kernel
 from tpu_trainer.network.splash_attention import attend_in_splash
@@ -63,7 +64,7 @@ def check_attention_kernel(
     Raises:
         UsageError: If a difference is too large, or the device rejects the kernel.
     """
-    if kernel.name == "splash":
+    if kernel.name != "mosaic":
         length = min(length, _MAX_LENGTH)
     differences = []
     for number in range(len(architecture.windows)):
@@ -192,6 +193,15 @@ class _Attentions:
                 segments=segments,
                 dropout=dropout,
                 dtype=self._kernel_type.dtype,
+            )
+        if self._kernel_type.name == "cudnn":
+            window_masks = masks(architecture, segments=segments, length=segments.shape[1])
+            return attend_in_cudnn(
+                *inputs,
+                masks=window_masks[self._number : self._number + 1],
+                number=0,
+                scale=self._scale,
+                kept=Kept(()),
             )
         return attend_in_splash(
             *inputs,

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tpu_trainer.config.mesh import DATA, MODEL
+from tpu_trainer.devices.pjrt.cudnn_calls import divide_cudnn_calls
 from tpu_trainer.devices.pjrt.sharding import Placement
 from tpu_trainer.devices.pjrt.splash_kernels import insert_splash_kernels
 from tpu_trainer.devices.pjrt.stablehlo import (
@@ -24,6 +25,7 @@ from tpu_trainer.devices.pjrt.stablehlo import (
     sharding,
     shardings,
 )
+from tpu_trainer.network.cudnn_attention import CALLS
 from tpu_trainer.network.splash_attention import CALL
 
 # Operations of the optimizer. Their operands are divided in the same way.
@@ -56,8 +58,9 @@ def partition(
     }
     gathers = data > 1 and bool(divided)
     kernels = data * model > 1 and _KERNEL.encode() in lowered.artifact
+    cudnn = data * model > 1 and CALLS.encode() in lowered.artifact
     splash = CALL.encode() in lowered.artifact
-    if not (gathers or kernels or splash):
+    if not (gathers or kernels or cudnn or splash):
         return lowered
     from jax._src.interpreters import mlir
     from jax._src.lib import _jax
@@ -71,6 +74,8 @@ def partition(
             gather_weights_at_use(module, divided, axes, keep=keep)
         if kernels:
             divide_kernels(module, axes)
+        if cudnn:
+            divide_cudnn_calls(module, axes)
         if splash:  # after the other kernels, whose names these have
             insert_splash_kernels(module, axes)
         artifact = _jax.mlir.serialize_portable_artifact(module, FORMAT_VERSION, True)

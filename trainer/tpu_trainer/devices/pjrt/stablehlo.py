@@ -10,12 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tpu_trainer.devices.pjrt.graph_digest import graph_digest
 from tpu_trainer.devices.pjrt.sharding import Placement
-from tpu_trainer.network.cudnn_attention import CALLS, OUTPUT_LAYOUT
 
 Specs = Mapping[str, tf.TensorSpec]
 FORMAT_VERSION = "1.9.0"
@@ -102,31 +100,6 @@ def _erf_call(operation: Any) -> Any:
         ).results[0]
 
 
-def declare_layouts(module: Any) -> None:
-    """Declares how cuDNN stores the results of attention, with calls in the form of JAX's."""
-    from jaxlib.mlir import ir
-
-    calls = custom_calls(module, CALLS)
-    for call in calls:
-        tuple_type = ir.TupleType(call.results[0].type)
-        kinds = [tuple_type.get_type(number) for number in range(tuple_type.num_types)]
-        arrays = 1 if len(kinds) == 3 else 3  # then statistics, or the gradient of a bias
-        layouts = [
-            OUTPUT_LAYOUT if number < arrays else tuple(reversed(range(len(ir.RankedTensorType(kind).shape))))
-            for number, kind in enumerate(kinds)
-        ]
-        attributes = {name: call.attributes[name] for name in attribute_names(call) if name != "xla_shape"}
-        attributes["api_version"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 2)
-        attributes["result_layouts"] = ir.ArrayAttr.get(
-            [ir.DenseIntElementsAttr.get(np.array(layout), type=ir.IndexType.get()) for layout in layouts]
-        )
-        with ir.InsertionPoint(call), call.location:
-            declared = ir.Operation.create(
-                call.name, results=kinds, operands=list(call.operands), attributes=attributes
-            )
-        replace_tuple(call, declared.results)
-
-
 def custom_calls(module: Any, prefix: str) -> list[Any]:
     """Returns the calls of custom functions whose names begin with `prefix` in a module."""
     from jaxlib.mlir import ir
@@ -211,6 +184,8 @@ class Program:
         from jax._src.interpreters import mlir
         from jaxlib.mlir import ir
         from jaxlib.mlir.dialects import stablehlo
+
+        from tpu_trainer.devices.pjrt.cudnn_calls import declare_layouts  # imports this module
 
         raw = self._function.experimental_get_compiler_ir(*self._specs.values())(stage="stablehlo_serialized")
         with mlir.make_ir_context() as context:
