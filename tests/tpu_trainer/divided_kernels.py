@@ -18,7 +18,7 @@ import tensorflow as tf
 from tests.tpu_trainer import kernel_reference
 from tpu_trainer.__main__ import main
 from tpu_trainer.devices.pjrt import mesh as pjrt
-from tpu_trainer.devices.pjrt import partitioning, stablehlo
+from tpu_trainer.devices.pjrt import operations, partitioning, stablehlo
 from tpu_trainer.network.cudnn_attention import Mask
 
 
@@ -29,7 +29,7 @@ def use_references(module: Any, is_wrong: bool) -> None:
     from jaxlib.mlir.dialects.stablehlo import deserialize_portable_artifact
 
     functions = set()
-    for kernel in stablehlo.custom_calls(module, "tpu_custom_call"):
+    for kernel in operations.custom_calls(module, "tpu_custom_call"):
         rows, pairs, *arrays = kernel.operands
         shape, _ = stablehlo._array(str(arrays[-1].type))
         numbers = [int(ir.DenseIntElementsAttr(size.owner.attributes["value"])[0]) for size in (rows, pairs)]
@@ -40,7 +40,7 @@ def use_references(module: Any, is_wrong: bool) -> None:
             reference = deserialize_portable_artifact(
                 module.context, reference_artifact(name, arrays, is_wrong)
             )
-            function = stablehlo.main_function(reference)
+            function = operations.main_function(reference)
             function.attributes["sym_name"] = ir.StringAttr.get(name)
             function.attributes["sym_visibility"] = ir.StringAttr.get("private")
             for operation in reference.body.operations:
@@ -72,7 +72,7 @@ def use_cudnn_references(module: Any) -> None:
     from jaxlib.mlir.dialects import func
     from jaxlib.mlir.dialects.stablehlo import deserialize_portable_artifact
 
-    for call in stablehlo.custom_calls(module, "__cudnn"):
+    for call in operations.custom_calls(module, "__cudnn"):
         config = json.loads(ir.StringAttr(call.attributes["backend_config"]).value)[
             "cudnn_fmha_backend_config"
         ]

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from tpu_trainer.config.mesh import DATA, MODEL
-from tpu_trainer.devices.pjrt.sharding import Placement
-from tpu_trainer.devices.pjrt.stablehlo import (
+from tpu_trainer.devices.pjrt.operations import (
     attribute_names,
+    compute_by_device,
     custom_calls,
     device_type,
     replace_tuple,
-    shardings,
 )
+from tpu_trainer.devices.pjrt.sharding import Placement
 from tpu_trainer.network.cudnn_attention import CALLS, OUTPUT_LAYOUT
 
 _INPUT: Placement = (DATA, None, MODEL, None)  # [B, L, H, D]
@@ -67,47 +67,39 @@ def divide_cudnn_calls(module: Any, axes: Mapping[str, int]) -> None:
 
 def _divide(call: Any, axes: Mapping[str, int]) -> None:
     from jaxlib.mlir import ir
-    from jaxlib.mlir.dialects import sdy
 
     operands, kinds = list(call.operands), [result.type for result in call.results]
     is_forward = len(kinds) == 3
     placements = [_INPUT] * 3 if is_forward else [*[_INPUT] * 3, _STATISTICS, _INPUT]
-    used = [_OUTPUT, _STATISTICS] if is_forward else [_OUTPUT] * 3
-    results: list[Placement] = list(used)
-    if len(operands) > (3 if is_forward else 6):
+    output = [] if is_forward else [_INPUT]  # the last operand of the backward pass
+    bias: list[Placement] = []
+    if len(operands) > len(placements) + len(output):
         rows = ir.RankedTensorType(operands[len(placements)].type).shape[0]
-        bias: Placement = (None if rows == 1 else DATA, None, None, None)  # [1 or B, 1, L, L]
-        placements.append(bias)
-        if not is_forward:
-            results.append(bias)
-    if not is_forward:
-        placements.append(_INPUT)  # the output
-    results.append((None,))  # temporary memory
-    types = [
-        device_type(value.type, placement, axes)
-        for value, placement in zip(operands, placements, strict=True)
+        bias.append((None if rows == 1 else DATA, None, None, None))  # [1 or B, 1, L, L]
+    used = [_OUTPUT, _STATISTICS] if is_forward else [_OUTPUT] * 3
+    # Nothing uses the gradient of a bias, and the temporary memory.
+    unused: list[Placement] = [*([] if is_forward else bias), (None,)]
+    unused_types = [
+        device_type(kind, placement, axes) for kind, placement in zip(kinds[len(used) :], unused, strict=True)
     ]
-    result_types = [
-        device_type(kind, placement, axes) for kind, placement in zip(kinds, results, strict=True)
-    ]
-    with ir.InsertionPoint(call), call.location:
-        # Nothing uses the gradient of a bias and the temporary memory.
-        manual = sdy.ManualComputationOp(
-            kinds[: len(used)],
-            operands,
-            shardings(placements, axes),
-            shardings(used, axes),
-            sdy.ManualAxesAttr.get([ir.StringAttr.get(name) for name in axes]),
+
+    def compute(parts: list[Any], types: list[Any]) -> list[Any]:
+        attributes = {name: call.attributes[name] for name in attribute_names(call)}
+        attributes["backend_config"] = _config_of_device(attributes["backend_config"], axes)
+        divided = ir.Operation.create(
+            call.name, results=[*types, *unused_types], operands=parts, attributes=attributes
         )
-        block = ir.Block.create_at_start(manual.body, types)
-        with ir.InsertionPoint(block):
-            attributes = {name: call.attributes[name] for name in attribute_names(call)}
-            attributes["backend_config"] = _config_of_device(attributes["backend_config"], axes)
-            divided = ir.Operation.create(
-                call.name, results=result_types, operands=list(block.arguments), attributes=attributes
-            )
-            sdy.ReturnOp(list(divided.results)[: len(used)])
-    for result, value in zip(call.results, manual.results, strict=False):
+        return list(divided.results)[: len(used)]
+
+    with ir.InsertionPoint(call), call.location:
+        values = compute_by_device(
+            compute,
+            operands,
+            [*placements, *bias, *output],
+            results=list(zip(kinds, used, strict=False)),
+            axes=axes,
+        )
+    for result, value in zip(call.results, values, strict=False):
         result.replace_all_uses_with(value)
     call.erase()
 

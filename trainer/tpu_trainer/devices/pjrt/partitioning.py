@@ -12,19 +12,17 @@ from typing import Any
 
 from tpu_trainer.config.mesh import DATA, MODEL
 from tpu_trainer.devices.pjrt.cudnn_calls import divide_cudnn_calls
-from tpu_trainer.devices.pjrt.sharding import Placement
-from tpu_trainer.devices.pjrt.splash_kernels import insert_splash_kernels
-from tpu_trainer.devices.pjrt.stablehlo import (
-    FORMAT_VERSION,
-    Lowered,
+from tpu_trainer.devices.pjrt.operations import (
     attribute_names,
+    compute_by_device,
     custom_calls,
-    device_type,
     main_function,
     replace_tuple,
     sharding,
-    shardings,
 )
+from tpu_trainer.devices.pjrt.sharding import Placement
+from tpu_trainer.devices.pjrt.splash_kernels import insert_splash_kernels
+from tpu_trainer.devices.pjrt.stablehlo import FORMAT_VERSION, Lowered
 from tpu_trainer.network.cudnn_attention import CALLS
 from tpu_trainer.network.splash_attention import CALL
 
@@ -197,7 +195,7 @@ def divide_kernels(module: Any, axes: Mapping[str, int]) -> None:
 
 def _divide(kernel: Any, axes: Mapping[str, int]) -> None:
     from jaxlib.mlir import ir
-    from jaxlib.mlir.dialects import sdy, stablehlo
+    from jaxlib.mlir.dialects import stablehlo
 
     def constant(kind: ir.Type, number: int) -> ir.Value:
         value = ir.IntegerAttr.get(ir.RankedTensorType(kind).element_type, number)
@@ -210,35 +208,26 @@ def _divide(kernel: Any, axes: Mapping[str, int]) -> None:
     if is_tuple:
         kinds = [ir.TupleType(result.type).get_type(i) for i in range(ir.TupleType(result.type).num_types)]
     placements = [*_KERNEL_OPERANDS, *[_KERNEL_ARRAY] * (len(arrays) - len(_KERNEL_OPERANDS))]
-    with ir.InsertionPoint(kernel):
-        manual = sdy.ManualComputationOp(
-            kinds,
-            arrays,
-            shardings(placements, axes),
-            shardings([_KERNEL_ARRAY] * len(kinds), axes),
-            sdy.ManualAxesAttr.get([ir.StringAttr.get(name) for name in axes]),
-        )
-    device_types = [
-        device_type(each.type, placement, axes) for each, placement in zip(arrays, placements, strict=True)
-    ]
-    block = ir.Block.create_at_start(manual.body, device_types)
-    with ir.InsertionPoint(block):
-        own_rows, own_pairs = ir.RankedTensorType(device_types[2]).shape[:2]
+
+    def compute(parts: list[Any], types: list[Any]) -> list[Any]:
+        own_rows, own_pairs = ir.RankedTensorType(parts[2].type).shape[:2]
         attributes = {
             name: kernel.attributes[name] for name in attribute_names(kernel) if name != "xla_shape"
         }
         attributes["backend_config"] = _cost_of_device(attributes["backend_config"], axes)
-        divided = ir.Operation.create(
-            kernel.name,
-            results=[device_type(kind, _KERNEL_ARRAY, axes) for kind in kinds],
-            operands=[constant(rows.type, own_rows), constant(pairs.type, own_pairs), *block.arguments],
-            attributes=attributes,
+        operands = [constant(rows.type, own_rows), constant(pairs.type, own_pairs), *parts]
+        return ir.Operation.create(
+            kernel.name, results=types, operands=operands, attributes=attributes
+        ).results
+
+    with ir.InsertionPoint(kernel):
+        values = compute_by_device(
+            compute, arrays, placements, results=[(kind, _KERNEL_ARRAY) for kind in kinds], axes=axes
         )
-        sdy.ReturnOp(divided.results)
     if is_tuple:
-        replace_tuple(kernel, manual.results)
+        replace_tuple(kernel, values)
     else:
-        result.replace_all_uses_with(manual.results[0])
+        result.replace_all_uses_with(values[0])
         kernel.erase()
 
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tpu_trainer.config.mesh import DATA, MODEL
+from tpu_trainer.devices.pjrt.operations import compute_by_device, custom_calls, device_type, replace_tuple
 from tpu_trainer.devices.pjrt.sharding import Placement
-from tpu_trainer.devices.pjrt.stablehlo import custom_calls, device_type, replace_tuple, shardings
 from tpu_trainer.network.splash_attention import CALL, LANES
 
 _BLOCKS = (1024, 512, 256, LANES)
@@ -42,7 +42,7 @@ def insert_splash_kernels(module: Any, axes: Mapping[str, int], *, interpret: bo
 
 def _replace(module: Any, call: Any, axes: Mapping[str, int], *, interpret: bool) -> None:
     from jaxlib.mlir import ir
-    from jaxlib.mlir.dialects import func, sdy
+    from jaxlib.mlir.dialects import func
 
     is_forward = ir.StringAttr(call.attributes["call_target_name"]).value.endswith("forward")
     config = ir.StringAttr(call.attributes["backend_config"]).value
@@ -56,25 +56,18 @@ def _replace(module: Any, call: Any, axes: Mapping[str, int], *, interpret: bool
         device_type(value.type, placement, axes)
         for value, placement in zip(call.operands, placements, strict=True)
     ]
-    result_types = [
-        device_type(kind, placement, axes) for kind, placement in zip(kinds, result_placements, strict=True)
-    ]
     name = _insert_function(module, tuple(map(_array, types)), config, interpret=interpret)
     with ir.InsertionPoint(call), call.location:
         if max(axes.values()) == 1:
-            results = func.CallOp(result_types, name, list(call.operands)).results
+            results = func.CallOp(kinds, name, list(call.operands)).results
         else:
-            manual = sdy.ManualComputationOp(
-                kinds,
+            results = compute_by_device(
+                lambda parts, types: func.CallOp(types, name, parts).results,
                 list(call.operands),
-                shardings(placements, axes),
-                shardings(result_placements, axes),
-                sdy.ManualAxesAttr.get([ir.StringAttr.get(axis) for axis in axes]),
+                placements,
+                results=list(zip(kinds, result_placements, strict=True)),
+                axes=axes,
             )
-            block = ir.Block.create_at_start(manual.body, types)
-            with ir.InsertionPoint(block):
-                sdy.ReturnOp(func.CallOp(result_types, name, list(block.arguments)).results)
-            results = manual.results
     replace_tuple(call, results)
 
 

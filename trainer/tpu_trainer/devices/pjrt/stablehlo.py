@@ -6,14 +6,15 @@ This file uses private interfaces, as pjrt.py says.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
+from tpu_trainer.devices.pjrt.cudnn_calls import declare_layouts
 from tpu_trainer.devices.pjrt.graph_digest import graph_digest
-from tpu_trainer.devices.pjrt.sharding import Placement
+from tpu_trainer.devices.pjrt.operations import attribute_names, main_function
 
 Specs = Mapping[str, tf.TensorSpec]
 FORMAT_VERSION = "1.9.0"
@@ -100,65 +101,6 @@ def _erf_call(operation: Any) -> Any:
         ).results[0]
 
 
-def custom_calls(module: Any, prefix: str) -> list[Any]:
-    """Returns the calls of custom functions whose names begin with `prefix` in a module."""
-    from jaxlib.mlir import ir
-
-    calls = []
-
-    def visit(operation: ir.Operation) -> ir.WalkResult:
-        if operation.name == "stablehlo.custom_call" and ir.StringAttr(
-            operation.attributes["call_target_name"]
-        ).value.startswith(prefix):
-            calls.append(operation)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)
-    return calls
-
-
-def replace_tuple(operation: Any, values: Sequence[Any]) -> None:
-    """Replaces the elements of an operation's result, a tuple, and removes the operation."""
-    from jaxlib.mlir import ir
-
-    for use in list(operation.results[0].uses):
-        element = use.owner.operation  # get_tuple_element
-        number = ir.IntegerAttr(element.attributes["index"]).value
-        element.results[0].replace_all_uses_with(values[number])
-        element.erase()
-    operation.erase()
-
-
-def device_type(kind: Any, placement: Placement, axes: Mapping[str, int]) -> Any:
-    """Returns the type of a device's part of an array."""
-    from jaxlib.mlir import ir
-
-    tensor = ir.RankedTensorType(kind)
-    sides = [
-        side if axis is None else side // axes[axis]
-        for side, axis in zip(tensor.shape, placement, strict=True)
-    ]
-    return ir.RankedTensorType.get(sides, tensor.element_type)
-
-
-def sharding(placement: Placement, axes: Mapping[str, int]) -> Any:
-    """Returns Shardy's form of a placement."""
-    from jaxlib.mlir.dialects import sdy
-
-    mesh = sdy.MeshAttr.get([sdy.MeshAxisAttr.get(name, size) for name, size in axes.items()])
-    dimensions = [[] if axis is None else [sdy.AxisRefAttr.get(axis)] for axis in placement]
-    return sdy.TensorShardingAttr.get(
-        mesh, [sdy.DimensionShardingAttr.get(each, is_closed=True) for each in dimensions]
-    )
-
-
-def shardings(placements: Sequence[Placement], axes: Mapping[str, int]) -> Any:
-    """Returns Shardy's form of the placements of several arrays."""
-    from jaxlib.mlir.dialects import sdy
-
-    return sdy.TensorShardingPerValueAttr.get([sharding(placement, axes) for placement in placements])
-
-
 class Program:
     """A traced function of a batch, and the values that it captures."""
 
@@ -184,8 +126,6 @@ class Program:
         from jax._src.interpreters import mlir
         from jaxlib.mlir import ir
         from jaxlib.mlir.dialects import stablehlo
-
-        from tpu_trainer.devices.pjrt.cudnn_calls import declare_layouts  # imports this module
 
         raw = self._function.experimental_get_compiler_ir(*self._specs.values())(stage="stablehlo_serialized")
         with mlir.make_ir_context() as context:
@@ -229,24 +169,6 @@ class Program:
         for argument, result in lowered.aliases.items():
             if lowered.arguments[argument] != lowered.results[result]:
                 raise RuntimeError(f"argument {argument} and its result {result} have different shapes")
-
-
-def attribute_names(operation: Any) -> list[str]:
-    """Returns the names of an operation's attributes."""
-    # Older releases of jaxlib iterate over pairs.
-    return [each if isinstance(each, str) else each.name for each in operation.attributes]
-
-
-def main_function(module: Any) -> Any:
-    """Returns a module's function `main`."""
-    from jaxlib.mlir import ir
-
-    return next(
-        operation
-        for operation in module.body.operations
-        if operation.operation.name == "func.func"
-        and ir.StringAttr(operation.attributes["sym_name"]).value == "main"
-    )
 
 
 def _array(text: str) -> Array:
