@@ -53,7 +53,8 @@ class TrainConfig:
     heads of 64, 128, 192 or 256 dimensions and rows of up to 131,072 tokens, a multiple of 128, without dropout of
     probabilities. With it, or with strategy tpu, for models with as many key heads as query heads, an even number on
     each device, of 64 dimensions, without windows and soft caps; and rows of 128, 256, 512, 1024 or 2048 tokens. On a
-    GPU, with strategy pjrt and mixed_bfloat16: cuDNN's kernel. On other devices, it means recompute attention."""
+    GPU, with strategy pjrt and mixed_bfloat16: cuDNN's kernel, compared in the same way. On other devices, it means
+    recompute attention."""
     z_loss: float = 0.0
     """Factor of the mean of log² Z, Z the sum of the exponentials of a target's logits, that is added to the loss, as
     in PaLM (1e-4): it keeps logits near 0. The reported losses are without it."""
