@@ -340,6 +340,7 @@ def test_only_what_compiles_or_executes_programs_imports_jax() -> None:
     allowed = {
         "tpu_check": ("compiler.py", "kernel_sources.py"),
         "pjrt": (
+            "cudnn_calls.py",
             "executor.py",
             "lowering_cache.py",
             "mesh.py",
@@ -358,6 +359,7 @@ def test_only_what_compiles_or_executes_programs_imports_jax() -> None:
                 uses_private = any("_src" in name or name.startswith("jaxlib.") for name in names)
                 private_users = (
                     "compiler.py",
+                    "cudnn_calls.py",
                     "mesh.py",
                     "partitioning.py",
                     "peers.py",
