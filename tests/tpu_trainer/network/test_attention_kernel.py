@@ -179,7 +179,8 @@ def test_the_check_accepts_a_correct_kernel(causal: bool, tpu: str, monkeypatch:
         return kernel_reference.run(name, causal, *operands)
 
     monkeypatch.setattr(attention_kernel, "_run", run)
-    assert 0 < check(causal, tpu) < 0.015
+    # Above its tolerance, the check raises. The rounding of plain attention's products differs between CPUs.
+    assert check(causal, tpu) > 0
     assert types == {tf.float32 if tpu == "v3" else tf.bfloat16}
 
 
