@@ -32,6 +32,11 @@ def manifest_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
     documents = documents_read(excluded)
     if totals["documents"] > documents or (len(manifest["splits"]) == 1 and totals["documents"] != documents):
         yield f"totals.documents is {totals['documents']}, but {documents} of the records became documents"
+    targets = totals.get("targets", 0)
+    if ("targets" in totals) != ("loss_mask" in manifest["features"] and totals["rows"] > 0):
+        yield f"totals has targets, or lacks them, but the features are {manifest['features']}"
+    if targets > totals["tokens"]:
+        yield f"totals.targets is {targets}, of {totals['tokens']} tokens"
     listed_names = {file["path"] for file in manifest["files"]}
     for name in sorted({STATISTICS, UNITS, SCHEMA} - listed_names):
         yield f"files does not name {name}"
@@ -52,7 +57,9 @@ def _engine_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
     if keys != sorted(set(keys)):
         yield f"engines: {keys} are not sorted, or not different"
     documents = sum(engine["documents"] for engine in engines)
-    if documents != documents_read(manifest["excluded"]):
+    # Conversations are encoded before they turn out to be too long, or to have no target.
+    expected = documents_read(manifest["excluded"])
+    if documents < expected or (documents > expected and "loss_mask" not in manifest["features"]):
         yield (
             f"engines: encoded {documents} documents, but {documents_read(manifest['excluded'])} of the records became "
             "documents"
@@ -65,6 +72,9 @@ def _engine_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
         elif hf_counts["documents"] > min(engine["documents"], sum(counts), hf_counts["bytes"]):
             yield f"engines[{number}].left_to_hf: {hf_counts} is impossible for {engine['documents']} documents"
         dropped = engine.get("dropped")
+        truncated = engine.get("truncated")
+        if truncated and not 0 < truncated["documents"] <= min(engine["documents"], truncated["tokens"]):
+            yield f"engines[{number}].truncated: {truncated} is impossible for {engine['documents']} documents"
         if dropped and not 0 < dropped["documents"] <= min(engine["documents"], dropped["characters"]):
             yield f"engines[{number}].dropped: {dropped} is impossible for {engine['documents']} documents"
 
@@ -73,6 +83,7 @@ def _expected_values(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values that follow from other values."""
     config = manifest["config"]
     features = {name: config[name] for name in ("attention_mask", "segment_ids", "position_ids")}
+    features["loss_mask"] = config.get("content") == "conversation"
     expected = {
         "shard_size": config["shard_size"],
         "seed": config["seed"],

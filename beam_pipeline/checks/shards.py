@@ -15,7 +15,7 @@ from beam_pipeline.dataset.offsets import OffsetFinder
 from beam_pipeline.dataset.records import RecordError
 from beam_pipeline.dataset.shards import file_sums, files_of_shard
 from beam_pipeline.dataset.statistics import SplitStatistics
-from beam_pipeline.engines.token_arrays import id_dtype
+from beam_pipeline.engines.token_arrays import id_dtype, with_targets
 from beam_pipeline.formats.base import DocumentFormat, RowFormat
 from beam_pipeline.formats.choice import format_of, read_documents
 from beam_pipeline.rows.blocks import RowBlock
@@ -266,7 +266,7 @@ def _add_rows(
         return "a row has no tokens"
     if (ids[~attended] != pad_id).any():
         return f"padding is not the pad id {pad_id}"
-    for name in ("segment_ids", "position_ids"):
+    for name in ("segment_ids", "position_ids", "loss_mask"):
         if name in columns and (columns[name][~attended] != 0).any():
             return f"{name} are not 0 at padding"
     defect = _check_segments(columns, attended)
@@ -274,7 +274,16 @@ def _add_rows(
         return defect
     statistics.token_counts += np.bincount(ids[attended], minlength=vocab_size)
     statistics.tokens += int(lengths.sum())
-    statistics.add_rows(RowBlock(ids.astype(id_dtype(vocab_size)), lengths.astype(np.uint32)))
+    words = ids.astype(id_dtype(vocab_size))
+    if "loss_mask" in columns:
+        targets = columns["loss_mask"]
+        if targets.size and not 0 <= int(targets.min()) <= int(targets.max()) <= 1:
+            return f"loss_mask ranges from {int(targets.min())} to {int(targets.max())}, not from 0 to 1"
+        if not targets.any(axis=1).all():
+            return "a row has no target"
+        statistics.targets += int(targets.sum())
+        words = with_targets(words, targets != 0)
+    statistics.add_rows(RowBlock(words, lengths.astype(np.uint32)))
     return None
 
 

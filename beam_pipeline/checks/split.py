@@ -99,12 +99,10 @@ def conclude_split(findings: SplitFindings, shards: ShardFindings) -> list[str]:
     manifest = findings.manifest
     if shards.num_defects:
         return defects  # sums over damaged shards are meaningless
-    for name in ("tokens", "padding"):
-        total = getattr(shards.statistics, name)
-        if total != manifest["totals"][name]:
-            defects.append(
-                f"{findings.folder}: {total} {name} in the shards, {manifest['totals'][name]} in the manifest"
-            )
+    for name in ("tokens", "padding", "targets"):
+        total, expected = getattr(shards.statistics, name), manifest["totals"].get(name, 0)
+        if total != expected:
+            defects.append(f"{findings.folder}: {total} {name} in the shards, {expected} in the manifest")
 
     def check(data: bytes, manifest: Mapping[str, Any]) -> Iterator[str]:
         yield from _check_statistics(parse_own_json(data), manifest, shards.statistics)
@@ -221,6 +219,7 @@ def _check_statistics(
         tokens=shard_statistics.tokens,
         rows=shard_statistics.rows,
         padding=shard_statistics.padding,
+        targets=shard_statistics.targets,
     ).to_json()
     for key in sorted({*expected, *recorded}):
         if not _is_close(recorded.get(key), expected.get(key)):

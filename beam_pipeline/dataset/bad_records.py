@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import ClassVar
 
 from beam_pipeline.sources.units import BadRecord, WorkUnit
@@ -20,15 +20,25 @@ FILE_NAME = re.compile(r"unit-\d{6,}\.jsonl(\.tmp)?")
 class Excluded:
     """Counts over work units: all records, and those that are excluded from the dataset, by reason."""
 
-    NAMES: ClassVar[tuple[str, ...]] = ("records", "blank_documents", "bad_records", "duplicate_documents")
+    NAMES: ClassVar[tuple[str, ...]] = (
+        *("records", "blank_documents", "bad_records", "duplicate_documents", "overlong_documents"),
+    )
 
     records: int = 0
     blank_documents: int = 0
     bad_records: int = 0
     duplicate_documents: int = 0
+    overlong_documents: int = 0
 
     def __add__(self, other: Excluded) -> Excluded:
         return Excluded(*(getattr(self, name) + getattr(other, name) for name in self.NAMES))
+
+    def to_json(self) -> dict[str, int]:
+        """Returns the entry in the manifest. Only conversations are ever too long."""
+        counts = asdict(self)
+        if not self.overlong_documents:
+            del counts["overlong_documents"]
+        return counts
 
     def check(self, max_bad_ratio: float) -> None:
         """Checks that the share of bad records is at most `max_bad_ratio`.

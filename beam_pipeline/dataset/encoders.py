@@ -17,6 +17,7 @@ from google.protobuf import descriptor_pb2, message_factory
 from google.protobuf.message import Message
 
 from beam_pipeline.dataset.records import CRC, LENGTH
+from beam_pipeline.engines.token_arrays import ids_of, targets_of
 from beam_pipeline.native import library as native
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.packing import segments_and_positions
@@ -62,6 +63,8 @@ def encode_by_protobuf(block: RowBlock, *, features: tuple[str, ...]) -> bytes:
 def _columns(block: RowBlock, features: tuple[str, ...]) -> list[tuple[str, np.ndarray | None]]:
     """Returns the names and the values of the features; None for the attention mask, which follows from the lengths."""
     values: dict[str, np.ndarray | None] = {"attention_mask": None, "input_ids": block.ids}
+    if "loss_mask" in features:
+        values["input_ids"], values["loss_mask"] = ids_of(block.ids), targets_of(block.ids)
     if not {"segment_ids", "position_ids"}.isdisjoint(features):
         values["segment_ids"], values["position_ids"] = segments_and_positions(block)
     return [(name, values[name]) for name in features]

@@ -40,6 +40,8 @@ _CONFIG |= {name: Optional(_form_of(_OPTIONS[name])) for name in NOT_IN_ALL_MANI
 _CONFIG["mix"] = Optional([[str, COUNT, Share()]])
 _CONFIG["dataset"] = Optional(({"name": str}, None))
 _CONFIG["text_separator"] = Optional(str)  # its default is a text that --help describes
+_CONFIG |= {name: Optional(_form_of(_OPTIONS[name])) for name in ("loss_on", "overlong")}
+_CONFIG |= dict.fromkeys(("messages_column", "chat_date"), Optional(str))
 
 UNIT_FORM = {
     "unit": COUNT,

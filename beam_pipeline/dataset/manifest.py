@@ -149,7 +149,7 @@ def schema_pbtxt(features: tuple[str, ...], max_length: int | None, vocab_size: 
 
     Without `max_length`, the records are documents of at least one token.
     """
-    largest = {"input_ids": vocab_size - 1, "attention_mask": 1}
+    largest = {"input_ids": vocab_size - 1, "attention_mask": 1, "loss_mask": 1}
     if max_length is not None:
         largest |= {"segment_ids": max_length, "position_ids": max_length - 1}
     # Fields in the order of their numbers, as protobuf writes them.

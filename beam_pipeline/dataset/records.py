@@ -24,9 +24,16 @@ class RecordError(ValueError):
     """A shard is malformed. The message gives the place."""
 
 
-def feature_names(*, attention_mask: bool, segment_ids: bool, position_ids: bool) -> tuple[str, ...]:
+def feature_names(
+    *, attention_mask: bool, segment_ids: bool, position_ids: bool, loss_mask: bool = False
+) -> tuple[str, ...]:
     """Returns the names of a record's features, sorted as they are serialized."""
-    optional = {"attention_mask": attention_mask, "position_ids": position_ids, "segment_ids": segment_ids}
+    optional = {
+        "attention_mask": attention_mask,
+        "loss_mask": loss_mask,
+        "position_ids": position_ids,
+        "segment_ids": segment_ids,
+    }
     return tuple(sorted(["input_ids", *(name for name, enabled in optional.items() if enabled)]))
 
 

@@ -26,7 +26,7 @@ Content = TypeVar("Content")
 _FOOTER = struct.Struct("<QI8s")  # the index's size, its CRC-32C, the magic number
 _READ_AHEAD = 64 << 10  # reads small sections that are close together with one request
 
-_MAGIC = b"TMSECT1\n"
+_MAGIC = b"TMSECT2\n"
 
 
 class Section(NamedTuple):

@@ -6,6 +6,7 @@ from dataclasses import MISSING, dataclass, fields
 
 import numpy as np
 
+from beam_pipeline.engines.token_arrays import ids_of, targets_of
 from beam_pipeline.rows.blocks import RowBlock, rows_checksum
 from beam_pipeline.rows.documents import DocumentBlock
 
@@ -55,6 +56,8 @@ class SplitStatistics:
     rows: int = 0
     padding: int = 0
     """Positions without a token."""
+    targets: int = 0
+    """Tokens that are targets of the loss, of conversations."""
 
     @classmethod
     def empty(cls, vocab_size: int) -> SplitStatistics:
@@ -65,11 +68,12 @@ class SplitStatistics:
         """Counts documents.
 
         Args:
-            ids: Integers [tokens of all documents].
+            ids: Integers [tokens of all documents], those of conversations with the bits of targets.
             tokens: int64 [documents]: the number of tokens in each.
             sizes: int64 [documents]: the number of UTF-8 bytes in each one's text.
         """
-        self.token_counts += np.bincount(ids, minlength=len(self.token_counts))
+        self.targets += int(np.count_nonzero(targets_of(ids)))
+        self.token_counts += np.bincount(ids_of(ids), minlength=len(self.token_counts))
         self.document_tokens += _histogram(tokens)
         self.document_bytes += _histogram(sizes)
         ratios = _BINS_PER_BYTE * sizes // np.maximum(tokens, 1)
@@ -125,7 +129,7 @@ class SplitStatistics:
     def totals(self) -> dict[str, int]:
         """Returns the totals by the names that manifest.json uses."""
         names = ("documents", "bytes", "tokens", "rows", "padding")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in (*names, *(("targets",) if self.targets else ()))}
 
     def to_json(self) -> dict:
         """Returns the content of statistics.json (docs/dataset-format.md)."""

@@ -68,6 +68,8 @@ class EngineUse:
     """The part encoded by HF instead: all of it if no fast engine supports the tokenizer, none with `--engine hf`."""
     dropped: Counter[str] = field(default_factory=Counter)
     """The number of `characters` that the model has no token for and drops, and of the `documents` with any."""
+    truncated: Counter[str] = field(default_factory=Counter)
+    """The number of `tokens` cut off from conversations that are too long, and of these `documents`."""
 
     @property
     def engine(self) -> tuple[str, str]:
@@ -81,6 +83,7 @@ class EngineUse:
             self.documents + other.documents,
             self.fallbacks + other.fallbacks,
             self.dropped + other.dropped,
+            self.truncated + other.truncated,
         )
 
     def __sub__(self, earlier: EngineUse) -> EngineUse:
@@ -89,6 +92,7 @@ class EngineUse:
             self.documents - earlier.documents,
             self.fallbacks - earlier.fallbacks,
             self.dropped - earlier.dropped,
+            self.truncated - earlier.truncated,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -103,6 +107,7 @@ class EngineUse:
                 "reasons": dict(sorted(self.fallbacks.reasons.items())),
             },
             **({"dropped": dict(self.dropped)} if self.dropped else {}),
+            **({"truncated": dict(self.truncated)} if self.truncated else {}),
         }
 
     @classmethod
@@ -115,4 +120,5 @@ class EngineUse:
             entry["documents"],
             Fallbacks(counts["documents"], counts["bytes"], Counter(counts["reasons"])),
             Counter(entry.get("dropped", {})),
+            Counter(entry.get("truncated", {})),
         )

@@ -11,9 +11,39 @@ FlatIds = tuple[np.ndarray, np.ndarray]
 """The ids of several texts (unsigned integers [tokens]) and the number in each text (int64 [texts])."""
 
 
-def id_dtype(vocab_size: int) -> np.dtype:
-    """Returns the narrower of uint16 and uint32 that can represent every id below `vocab_size`."""
-    return np.dtype(np.uint16 if vocab_size <= 2**16 else np.uint32)
+TARGET = np.uint32(1 << 31)
+"""The bit of a target of the loss. Between a conversation's tokenization and its shards, its ids have it."""
+
+
+def with_targets(ids: np.ndarray, is_target: np.ndarray) -> np.ndarray:
+    """Returns ids with the bit of those that are targets: uint32 [tokens].
+
+    >>> ids_of(with_targets(np.array([5, 6]), np.array([False, True])))
+    array([5, 6], dtype=uint32)
+    """
+    return ids.astype(np.uint32) | np.where(is_target, TARGET, np.uint32(0))
+
+
+def ids_of(ids: np.ndarray) -> np.ndarray:
+    """Returns ids without the bits of targets."""
+    return ids & ~TARGET if ids.dtype == np.uint32 else ids
+
+
+def targets_of(ids: np.ndarray) -> np.ndarray:
+    """Returns which ids have the bit of a target: bool, of the same shape.
+
+    >>> targets_of(with_targets(np.array([5, 6]), np.array([False, True])))
+    array([False,  True])
+    """
+    return ids >= TARGET
+
+
+def id_dtype(vocab_size: int, *, has_targets: bool = False) -> np.dtype:
+    """Returns the narrower of uint16 and uint32 that can represent every id below `vocab_size`.
+
+    With `has_targets`, ids have the bits of targets, too.
+    """
+    return np.dtype(np.uint16 if vocab_size <= 2**16 and not has_targets else np.uint32)
 
 
 def id_dtype_of(itemsize: int) -> np.dtype:
@@ -26,7 +56,7 @@ class Documents:
     """Tokenized documents, concatenated."""
 
     ids: np.ndarray
-    """Integers [tokens]: the ids of all documents."""
+    """Integers [tokens]: the ids of all documents. Those of conversations have the bits of targets."""
     lengths: np.ndarray
     """int64 [documents]: the number of tokens of each document. They sum to `tokens`."""
 

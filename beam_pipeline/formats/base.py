@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, ClassVar
 import numpy as np
 
 from beam_pipeline.dataset.records import RecordError
-from beam_pipeline.engines.token_arrays import id_dtype
+from beam_pipeline.engines.token_arrays import id_dtype, ids_of, targets_of, with_targets
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.rows.packing import segments_and_positions
@@ -153,7 +153,7 @@ class DocumentFormat(Format, ABC):
 
 def value_type(name: str, form: RowForm) -> np.dtype:
     """Returns the smallest type among uint8, uint16 and int32 that can represent the values of a feature."""
-    if name == "attention_mask":
+    if name in ("attention_mask", "loss_mask"):
         return np.dtype(np.uint8)
     count = form.vocab_size if name == "input_ids" else form.max_length + 1
     return np.dtype(np.uint16 if id_dtype(count) == np.uint16 else np.int32)
@@ -175,8 +175,11 @@ def rows_of(columns: Mapping[str, np.ndarray], manifest: Mapping[str, Any]) -> R
         starts = np.diff(columns["segment_ids"], axis=1, prepend=0) > 0
     elif "position_ids" in columns:
         starts = (columns["position_ids"] == 0) & (mask != 0)
+    ids = ids.astype(id_dtype(manifest["tokenizer"]["vocab_size"]))
+    if "loss_mask" in columns:
+        ids = with_targets(ids, columns["loss_mask"] != 0)
     return RowBlock(
-        ids.astype(id_dtype(manifest["tokenizer"]["vocab_size"])),
+        ids,
         mask.sum(axis=1).astype(np.uint32),
         None if starts is None else np.packbits(starts, axis=1),
     )
@@ -185,6 +188,8 @@ def rows_of(columns: Mapping[str, np.ndarray], manifest: Mapping[str, Any]) -> R
 def feature_columns(block: RowBlock, features: tuple[str, ...]) -> dict[str, np.ndarray]:
     """Returns the values of each feature: integers [rows, max_length]."""
     columns = {"input_ids": block.ids}
+    if "loss_mask" in features:
+        columns = {"input_ids": ids_of(block.ids), "loss_mask": targets_of(block.ids)}
     if "attention_mask" in features:
         columns["attention_mask"] = np.arange(block.ids.shape[1]) < block.lengths[:, None]
     if "segment_ids" in features or "position_ids" in features:

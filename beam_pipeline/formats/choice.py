@@ -28,6 +28,7 @@ def format_for(config: PrepareConfig, vocab_size: int) -> Format:
         attention_mask=config.attention_mask,
         segment_ids=config.segment_ids,
         position_ids=config.position_ids,
+        loss_mask=config.has_targets,
     )
     form = RowForm(
         max_length=config.max_length,

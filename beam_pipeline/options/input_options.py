@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Literal, NamedTuple
@@ -98,7 +99,7 @@ def parse_encoding(text: str) -> str:
     return name
 
 
-NOT_IN_ALL_MANIFESTS = ("encoding", "encoding_errors", "text_separator")
+NOT_IN_ALL_MANIFESTS = ("encoding", "encoding_errors", "text_separator", "content", "messages_column")
 """Options that a manifest has only if they are not the default."""
 
 
@@ -122,6 +123,14 @@ class DatasetConfig(Options):
         affects_bytes=False,
     )
     """Folder for the prepared dataset. If the workers are other machines, it must be remote, e.g. in gs://."""
+
+
+def _refuse_options_of_texts(arguments: Mapping[str, Any]) -> None:
+    for name in ("document", "text_key", "text_separator"):
+        if name in arguments:
+            raise UsageError(f"--{name}: does not apply to --content conversation; omit it")
+    if arguments.get("input_format") == "text":
+        raise UsageError("--input_format text: conversations are records of jsonl and parquet files; omit it")
 
 
 @dataclass(frozen=True)
@@ -155,6 +164,16 @@ class InputConfig(Options):
         "\n", metavar="TEXT", parse=parse_separator, default_text="a line end; \\n and \\t are understood"
     )
     """Separator between the texts of several keys, and between the strings of a list."""
+    content: Literal["text", "conversation"] = option("text", topic="input")
+    """Content of a record: a text, or a conversation (messages, a prompt with its completion, or ShareGPT's
+    conversations), which the tokenizer's chat template turns into text, to fine-tune a model."""
+    messages_column: str = option(
+        "auto",
+        metavar="KEY",
+        needs="content",
+        default_text="messages or conversations, or prompt with completion or response",
+    )
+    """The key or column that contains a conversation's messages."""
     unit_bytes: int = option(32 << 20, topic="running", metavar="N", unit="MiB", bounds=(1, COUNT[-1]))
     """Bytes per work unit."""
     seed: int = 0
@@ -163,6 +182,8 @@ class InputConfig(Options):
     @classmethod
     def complete(cls, arguments: dict[str, Any]) -> None:
         """See `Options.complete`: `--split` also names the dataset's split, unless `--dataset_split` does."""
+        if arguments.get("content") == "conversation":
+            _refuse_options_of_texts(arguments)
         if "dataset_name" not in arguments:
             return
         for name in ("input_format", "document", "encoding"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import re
 from itertools import accumulate
@@ -68,6 +69,14 @@ def parse_splits(text: str) -> tuple[tuple[str, float], ...]:
     if splits and abs(bounds[-1] - 1) > 1e-9:
         raise UsageError(f"--splits {text}: the shares add up to {bounds[-1]:g}; they must add up to 1")
     return tuple(splits.items())
+
+
+def parse_date(text: str) -> str:
+    """Returns a date of the form YYYY-MM-DD. Raises UsageError if it is none."""
+    try:
+        return datetime.date.fromisoformat(text).isoformat()
+    except ValueError as error:
+        raise UsageError(f"--chat_date {text}: is not a date; use the form 2026-07-01") from error
 
 
 def parse_prices(text: str) -> tuple[tuple[str, float], ...]:

@@ -13,6 +13,7 @@ from beam_pipeline.options.option_values import (
     FORMAT_DEFAULTS,
     check_ids_column,
     check_split_name,
+    parse_date,
     parse_prices,
     parse_splits,
     refuse_overwrite_and_resume,
@@ -51,6 +52,28 @@ class PrepareConfig(Options):
     dedup: Literal["none", "exact"] = "none"
     """exact keeps only the first of several documents with the same text."""
 
+    loss_on: Literal["assistant", "completion", "last_assistant", "all"] = option(
+        "assistant", topic="conversations", needs="content"
+    )
+    """Targets of the loss, which loss_mask marks: all messages of the assistant with the control token after each (or
+    what the template marks by {% generation %}); those of the completion, or after the last message of a user; the last
+    one; or all tokens."""
+    chat_template: str | None = option(
+        None,
+        metavar="FILE",
+        needs="content",
+        default_text="the tokenizer's own",
+        affects_bytes=False,  # its content does
+    )
+    """Jinja template that writes a conversation as text, instead of the tokenizer's. OUT/tokenizer gets it."""
+    chat_date: str | None = option(
+        None, metavar="DATE", needs="content", parse=parse_date, default_text="that is an error"
+    )
+    """Date for chat templates that write today's, e.g. 2026-07-01."""
+    overlong: Literal["error", "drop", "truncate_left", "truncate_right"] = option("error", needs="content")
+    """Conversations with more tokens than a row, which are never divided: error makes them bad records; drop leaves
+    them out; truncate_left and truncate_right cut off their beginning or end. All are counted."""
+
     tokenizer: str = option(topic="tokenizer", metavar="DIR")
     """Folder of a tokenizer, or its name on the hub."""
     engine: Literal["auto", "hf", "gigatoken", "tokie"] = option("auto", affects_bytes=False)
@@ -74,8 +97,8 @@ class PrepareConfig(Options):
     """Tokens per row."""
     packing: Literal["concat", "best_fit", "pad", "none"] = "concat"
     """concat joins all documents into one stream and cuts it into full rows; best_fit keeps documents whole unless they
-    are longer than a row; pad gives each document a row of its own; none keeps the documents as they are, in the order
-    of the input, for --output_format megatron or parquet."""
+    are longer than a row, and is the default for conversations; pad gives each document a row of its own; none keeps
+    the documents as they are, in the order of the input, for --output_format megatron or parquet."""
     attention_mask: bool = True
     """Omit attention_mask from the records; only if no row needs padding."""
     segment_ids: bool = False
@@ -146,6 +169,14 @@ class PrepareConfig(Options):
     @classmethod
     def complete(cls, given: dict[str, Any]) -> None:
         """See `Options.complete`. Without rows, refuses their options, and sets those to nothing."""
+        if given.get("content") == "conversation":
+            _complete_conversations(given)
+        else:
+            for name in ("messages_column", "loss_on", "chat_template", "chat_date", "overlong"):
+                if name in given:
+                    raise UsageError(
+                        f"--{name}: applies to --content conversation only; add that, or omit it"
+                    )
         if given.get("packing") == "none":
             _refuse_options_of_rows(given)
             given |= {"max_length": None, "attention_mask": False, "shuffle": "none"}
@@ -181,6 +212,11 @@ class PrepareConfig(Options):
         return tuple(name for name, _ in self.splits)
 
     @property
+    def has_targets(self) -> bool:
+        """Whether some of the tokens are targets of the loss, and others not."""
+        return self.input.content == "conversation"
+
+    @property
     def keep_starts(self) -> bool:
         """Whether rows must record the positions at which documents begin."""
         return self.segment_ids or self.position_ids
@@ -192,6 +228,9 @@ class PrepareConfig(Options):
         for name, default in FORMAT_DEFAULTS.items():
             if values[name] == default:
                 del values[name]
+        for name in ("loss_on", "chat_date", "overlong"):
+            if not self.has_targets or values[name] is None:
+                del values[name]
         return values
 
     @classmethod
@@ -199,8 +238,37 @@ class PrepareConfig(Options):
         """Returns `_SHARD_SIZE`, or fewer if a shard of so many records might exceed `_SHARD_BYTES`."""
         values = {name: given.get(name, getattr(cls, name)) for name in _OPTIONS_OF_ROWS}
         # Upper estimates: an id has up to three bytes, a position mostly two, a value of a mask or segment one.
-        value_bytes = 3 + values["attention_mask"] + values["segment_ids"] + 2 * values["position_ids"]
+        value_bytes = (
+            3
+            + (given.get("content") == "conversation")
+            + values["attention_mask"]
+            + values["segment_ids"]
+            + 2 * values["position_ids"]
+        )
         return max(1, min(_SHARD_SIZE, _SHARD_BYTES // (values["max_length"] * value_bytes)))
+
+
+def _complete_conversations(given: dict[str, Any]) -> None:
+    """Sets the options that follow from `--content conversation`, and refuses those that contradict it."""
+    for name, reason in (
+        ("parse_special_tokens", "the chat template writes the special tokens"),
+        ("append_eos", "the chat template ends a conversation"),
+        ("no_attention_mask", "rows need padding"),
+    ):
+        if given.get(name.removeprefix("no_")) is (not name.startswith("no_")):
+            raise UsageError(f"--{name}: does not apply to conversations, since {reason}; omit it")
+    packing = given.setdefault("packing", "best_fit")
+    if packing not in ("best_fit", "pad"):
+        reason = "divides documents" if packing == "concat" else "has no place for the targets of the loss"
+        raise UsageError(
+            f"--packing {packing}: {reason}; use best_fit or pad for conversations, which keep them whole"
+        )
+    if given.get("output_format") == "megatron":
+        raise UsageError(
+            "--output_format megatron: has no place for the targets of the loss; use tfrecord, arrayrecord, parquet or "
+            "mds for conversations"
+        )
+    given |= {"segment_ids": True, "position_ids": True}
 
 
 def _refuse_options_of_rows(given: Mapping[str, Any]) -> None:

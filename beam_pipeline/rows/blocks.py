@@ -29,7 +29,9 @@ class RowBlock:
     """Some rows of one split."""
 
     ids: np.ndarray
-    """uint16 or uint32 [rows, max_length]: token ids, padded with the pad id."""
+    """uint16 or uint32 [rows, max_length]: token ids, padded with the pad id. Those of conversations have the bits of
+    targets (`engines.token_arrays.TARGET`).
+    """
     lengths: np.ndarray
     """uint32 [rows]: the number of tokens in each row, without padding."""
     starts: np.ndarray | None = None

@@ -8,12 +8,13 @@ from typing import BinaryIO
 import pyarrow as pa
 
 from beam_pipeline.options.input_options import InputConfig
+from beam_pipeline.sources import conversations
 from beam_pipeline.sources.columns import column_paths, column_records, split_column, text_column
 from beam_pipeline.sources.cutting import FileRange
 from beam_pipeline.sources.units import Part, Records
 
 
-def record_batches(path: str, text_key: str) -> list[FileRange]:
+def record_batches(path: str, options: InputConfig) -> list[FileRange]:
     """Lists the record batches of a local file, with the offset and the number of the first row of each.
 
     The file is mapped into memory, so only the batches' headers are read.
@@ -25,7 +26,11 @@ def record_batches(path: str, text_key: str) -> list[FileRange]:
     row = 0
     with pa.memory_map(path) as source:
         schema = _schema(source)
-        columns = {name for name, *_ in column_paths(path, schema, text_key)}
+        columns = (
+            set(conversations.columns_of(path, schema, options))
+            if options.content == "conversation"
+            else {name for name, *_ in column_paths(path, schema, options.text_key)}
+        )
         while (offset := source.tell()) < source.size():
             batch = _next_batch(source, schema)
             if batch is None:
@@ -41,7 +46,9 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
     """Yields the rows [part.start, part.end), a few MiB at a time."""
     source = pa.PythonFile(file, mode="r")
     schema = _schema(source)
-    paths = column_paths(part.name, schema, options.text_key)
+    has_conversations = options.content == "conversation"
+    names = conversations.columns_of(part.name, schema, options) if has_conversations else []
+    paths = [] if has_conversations else column_paths(part.name, schema, options.text_key)
     position, row = part.batch_start
     if position:
         source.seek(position)
@@ -49,9 +56,14 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
         batch = _next_batch(source, schema)
         if batch is None:
             raise EOFError(f"ends at row {row}, but had at least {part.end} rows when it was listed")
-        column = text_column(batch, paths, options.text_separator)
-        start, end = max(part.start - row, 0), min(part.end - row, len(column))
+        start, end = max(part.start - row, 0), min(part.end - row, len(batch))
         first_row = row + start
+        if has_conversations:
+            selected = batch.select(names).slice(start, max(0, end - start))
+            yield from conversations.table_records(part.name, selected, first_row, options)
+            row += len(batch)
+            continue
+        column = text_column(batch, paths, options.text_separator)
         for piece in split_column(column.slice(start, max(0, end - start))):
             yield column_records(part.name, piece, first_row, options.encoding_errors)
             first_row += len(piece)

@@ -55,7 +55,7 @@ def list_dataset(config: InputConfig, *, local_files: bool) -> list[ListedFile]:
     ranges = _row_ranges(dataset, splits)
     listed: dict[str, ListedFile] = {}
     for split, begin, end in ranges:
-        for path, pieces in _pieces(dataset, splits[split], config.text_key, begin, end):
+        for path, pieces in _pieces(config, splits[split], begin, end):
             file = InputFile(path, Path(path).stat().st_size, "arrow")
             listed[path] = ListedFile(file, [*(listed[path].ranges if path in listed else ()), *pieces])
     if not listed:
@@ -116,13 +116,13 @@ def _row_ranges(dataset: DatasetConfig, splits: Mapping[str, datasets.Dataset]) 
 
 
 def _pieces(
-    dataset: DatasetConfig, split: datasets.Dataset, text_key: str, begin: int, end: int
+    config: InputConfig, split: datasets.Dataset, begin: int, end: int
 ) -> Iterator[tuple[str, list[FileRange]]]:
     """Yields each file that has rows of the split's range [begin, end), with the pieces that contain them."""
     row = 0
     for entry in split.cache_files:
         path = entry["filename"]
-        batches = arrow.record_batches(path, text_key)
+        batches = arrow.record_batches(path, config)
         pieces = []
         for batch in batches:
             start, stop = max(begin - row, batch.start), min(end - row, batch.end)
@@ -134,8 +134,8 @@ def _pieces(
             yield path, pieces
     if row != len(split):
         raise UsageError(
-            f"--dataset_name {dataset.name}: its {len(split)} rows are a selection or a reordering of the {row} rows "
-            "in its files; save the dataset again with save_to_disk, or as parquet, and read that"
+            f"--dataset_name {config.dataset.name}: its {len(split)} rows are a selection or a reordering of the "
+            f"{row} rows in its files; save the dataset again with save_to_disk, or as parquet, and read that"
         )
 
 

@@ -15,6 +15,7 @@ import orjson
 
 from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.sources.content import HEAD, Readable
+from beam_pipeline.sources.conversations import document_of, messages_key, no_messages_reason
 from beam_pipeline.sources.lines import BOM, line_bounds, undecodable, whole_lines, without_bom
 from beam_pipeline.sources.text_keys import has_key, text_of
 from beam_pipeline.sources.units import BadRecord, Part, Records, utf8_sizes
@@ -58,9 +59,15 @@ def missing_key_reason(file: Readable, options: InputConfig) -> str | None:
         with contextlib.suppress(ValueError, RecursionError):
             records.append(_parse_record(line, options))
     records = [record for record in records if isinstance(record, dict)]
-    if not records or any(has_key(record, options.text_key) for record in records):
+    if not records:
         return None
     keys = sorted(records[0])
+    if options.content == "conversation":
+        if any(messages_key(record, options.messages_column) for record in records):
+            return None
+        return f"its first records have {no_messages_reason(keys, options.messages_column)}"
+    if any(has_key(record, options.text_key) for record in records):
+        return None
     return (
         f"its first records have no key {options.text_key!r} (set by --text_key); the keys of the first are "
         f"{keys[:20]}{suggestion(options.text_key, keys)}"
@@ -69,6 +76,8 @@ def missing_key_reason(file: Readable, options: InputConfig) -> str | None:
 
 def _all_texts(block: bytes, spans: list[slice], options: InputConfig) -> list[str] | None:
     """Returns the texts of the lines at these spans, or None if any line has no text. This is the fast path."""
+    if options.content == "conversation":
+        return None
     loads, key, encoding = orjson.loads, options.text_key, options.encoding
     try:
         # Each line is copied right before it is parsed, while it is in the processor's cache.
@@ -106,6 +115,8 @@ def _parse_text(line: bytes, options: InputConfig) -> tuple[str, str | None]:
         return "", undecodable(line, options.encoding) or f"broken JSON ({error}){_line_end_hint(line)}"
     except RecursionError:
         return "", "broken JSON (its lists and objects are nested too deeply)"
+    if options.content == "conversation":
+        return document_of(record, options.messages_column)
     key = options.text_key
     if not isinstance(record, dict):
         return "", f"expected a JSON object with the key {key!r}, got a JSON {type(record).__name__}"

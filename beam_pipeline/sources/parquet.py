@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from beam_pipeline.options.input_options import InputConfig
+from beam_pipeline.sources import conversations
 from beam_pipeline.sources.columns import PIECE_BYTES, column_paths, column_records, split_column, text_column
 from beam_pipeline.sources.cutting import FileRange
 from beam_pipeline.sources.opening import open_footer
@@ -23,7 +24,7 @@ _PAGE_BUFFER = 4 << 20  # column chunks are read through a buffer of this size i
 _MAX_EXPANDING_ROWS = 64
 
 
-def row_groups(path: str, size: int, text_key: str) -> list[FileRange]:
+def row_groups(path: str, size: int, options: InputConfig) -> list[FileRange]:
     """Lists the row groups with rows of a file of `size` bytes. Reads only the file's footer.
 
     Raises:
@@ -34,17 +35,17 @@ def row_groups(path: str, size: int, text_key: str) -> list[FileRange]:
             metadata = pq.read_metadata(pa.PythonFile(file, mode="r"))
     except (OSError, pa.ArrowException) as error:
         raise UsageError(f"--input: {path}: cannot be read as parquet: {one_line(error)}") from error
-    leaves = _leaves(path, metadata, text_key)
+    leaves = _leaves(path, metadata, options)
     groups = enumerate(map(metadata.row_group, range(metadata.num_row_groups)))
     return [FileRange(number, number + 1, _size(group, leaves)) for number, group in groups if group.num_rows]
 
 
-def bytes_per_row(path: str, size: int, text_key: str, index: int) -> float:
+def bytes_per_row(path: str, size: int, options: InputConfig, index: int) -> float:
     """Returns the size of a row group as `row_groups` lists it, divided by its number of rows."""
     with open_footer(path, size) as file:
         metadata = pq.read_metadata(pa.PythonFile(file, mode="r"))
     group = metadata.row_group(index)
-    return _size(group, _leaves(path, metadata, text_key)) / group.num_rows
+    return _size(group, _leaves(path, metadata, options)) / group.num_rows
 
 
 def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
@@ -55,8 +56,11 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
     """
     source = pa.PythonFile(file, mode="r")
     metadata = pq.read_metadata(source)
+    if options.content == "conversation":
+        yield from _read_conversations(source, metadata, part, options)
+        return
     paths = column_paths(part.name, metadata.schema.to_arrow_schema(), options.text_key)
-    leaves = _leaves(part.name, metadata, options.text_key)
+    leaves = _leaves(part.name, metadata, options)
     groups = {index: metadata.row_group(index) for index in range(part.start, part.end)}
     with_dictionary = any(
         group.column(leaf).has_dictionary_page for group in groups.values() for leaf in leaves
@@ -84,6 +88,28 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
                 row += len(piece)
 
 
+def _read_conversations(
+    source: pa.NativeFile, metadata: pq.FileMetaData, part: Part, options: InputConfig
+) -> Iterator[Records]:
+    names = conversations.columns_of(part.name, metadata.schema.to_arrow_schema(), options)
+    leaves = _leaves(part.name, metadata, options)
+    parquet = pq.ParquetFile(
+        source, metadata=metadata, buffer_size=_PAGE_BUFFER, page_checksum_verification=True
+    )
+    row = sum(metadata.row_group(index).num_rows for index in range(part.start))
+    for index in range(part.start, part.end):
+        group = metadata.row_group(index)
+        expands = any(group.column(leaf).has_dictionary_page for leaf in leaves)
+        for batch in parquet.iter_batches(
+            batch_size=_batch_rows(group, leaves, expands=expands),
+            row_groups=[index],
+            columns=names,
+            use_threads=False,
+        ):
+            yield from conversations.table_records(part.name, batch, row, options)
+            row += len(batch)
+
+
 def _batch_rows(group: pq.RowGroupMetaData, leaves: Sequence[int], *, expands: bool) -> int:
     """Returns the number of rows to decode at once.
 
@@ -101,15 +127,21 @@ def _size(group: pq.RowGroupMetaData, leaves: Sequence[int]) -> int:
     return sum(group.column(leaf).total_uncompressed_size for leaf in leaves)
 
 
-def _leaves(source: str, metadata: pq.FileMetaData, text_key: str) -> list[int]:
-    """Returns the indices of the texts' leaf columns.
+def _leaves(source: str, metadata: pq.FileMetaData, options: InputConfig) -> list[int]:
+    """Returns the indices of the documents' leaf columns.
 
     They are counted in the schema, because paths are ambiguous: field `b` of struct `a` has the path `a.b`, and so has
     a column named `a.b`.
     """
     schema = metadata.schema.to_arrow_schema()
-    leaves = []
-    for path in column_paths(source, schema, text_key):
+    leaves: list[int] = []
+    if options.content == "conversation":
+        for column in conversations.columns_of(source, schema, options):
+            index = schema.get_field_index(column)
+            first_leaf = sum(_num_leaves(field.type) for field in list(schema)[:index])
+            leaves += range(first_leaf, first_leaf + _num_leaves(schema.field(index).type))
+        return leaves
+    for path in column_paths(source, schema, options.text_key):
         first_leaf, fields = 0, list(schema)
         for name in path:
             index = [field.name for field in fields].index(name)

@@ -117,7 +117,9 @@ def describe_plan(input_plan: InputPlan) -> str:
     documents = []
     if "text" in formats:
         documents.append(_describe_documents(input_plan))
-    if formats - {"text"}:
+    if config.content == "conversation":
+        documents.append("a document is a record, a conversation")
+    elif formats - {"text"}:
         documents.append(f'a document is a record, its text under "{config.text_key}" (--text_key)')
     if len(documents) == 2:
         documents = [f"in text files, {documents[0]}", f"in other files, {documents[1]}"]
@@ -164,6 +166,12 @@ def _list_files(config: InputConfig, local_files: bool, skip_bad: bool) -> list[
         files = [InputFile(path, sizes[path], _format(path, config.input_format)) for path in sorted(sizes)]
     for file in tracked(files, len(files), label="check", unit="files"):
         _check_file(file, option, local_files, config.input_format)
+    if config.content == "conversation" and any(file.format == "text" for file in files):
+        path = next(file.path for file in files if file.format == "text")
+        raise UsageError(
+            f"{option}: {path}: is text, and conversations are read from jsonl and parquet files and datasets; leave "
+            "it out, or use --input_format jsonl if it has one record per line"
+        )
     _check_contents(files, config, skip_bad)
     if config.document not in ("auto", "line") and not any(file.format == "text" for file in files):
         raise UsageError(
@@ -251,9 +259,7 @@ def _cut_files(files: Sequence[InputFile], config: InputConfig) -> list[list[Fil
     """Cuts each file into pieces. Opens only parquet files, several at a time, to read their footers."""
     tables = [file for file in files if file.format == "parquet"]
     with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-        groups_of_files = pool.map(
-            lambda file: parquet.row_groups(file.path, file.size, config.text_key), tables
-        )
+        groups_of_files = pool.map(lambda file: parquet.row_groups(file.path, file.size, config), tables)
         groups_of_files = tracked(groups_of_files, len(tables), label="footers", unit="files")
         groups = dict(zip((file.path for file in tables), groups_of_files, strict=True))
     ranges_of_files = []

@@ -134,6 +134,8 @@ class DocumentBatch:
     """The records that cannot become documents."""
     crc: int = 0
     """The CRC-32C of the bytes that the batch was read from."""
+    overlong: int = 0
+    """The number of conversations that were left out because a row is too short for them."""
 
     def without(self, dropped: np.ndarray) -> DocumentBatch:
         """Returns the batch without the documents at these indices."""

@@ -171,7 +171,7 @@ def _read_window(
     # Planned bytes per byte of content, or per row.
     bytes_per_place = unit.bytes / sum(sibling.end - sibling.start for sibling in unit.parts)
     if unit.format == "parquet":
-        bytes_per_place = parquet.bytes_per_row(path, sizes[path], config.text_key, part.start)
+        bytes_per_place = parquet.bytes_per_row(path, sizes[path], config, part.start)
     elif codec_of(path):
         bytes_per_place /= _expansion(path)
     elif _can_skip(unit, part_index, config):

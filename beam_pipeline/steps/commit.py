@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -82,7 +81,7 @@ def commit(
             **_describe_split(job, run, layout, split_statistics, split_shards),
             "features": list(features),
             "files": [describe_file(name, data) for name, data in sorted(split_files.items())],
-            "excluded": asdict(excluded),
+            "excluded": excluded.to_json(),
             "engines": [use.to_json() for use in uses],
         }
         manifests[f"{layout.split}/{MANIFEST}"] = with_checksum(content)

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from beam_pipeline.conversations.chat_format import ChatFormat
+from beam_pipeline.conversations.tokenizer import LengthLimit
 from beam_pipeline.dataset import lock
 from beam_pipeline.dataset.finished_units import count_finished
 from beam_pipeline.dataset.lock_holder import check_held
@@ -132,10 +134,17 @@ class Job(OutputJob):
     """Number of threads of a process. The output does not depend on it."""
     gathered_bytes: int
     """Size of the rows that a process of several threads gathers at a time. The output does not depend on it."""
+    chat: ChatFormat | None = None
+    """How the tokenizer writes conversations; None if the documents are texts."""
 
     @property
     def split_names(self) -> tuple[str, ...]:
         return self.config.split_names
+
+    @property
+    def length_limit(self) -> LengthLimit | None:
+        """What happens to conversations that a row is too short for."""
+        return None if self.chat is None else LengthLimit(self.config.max_length, self.config.overlong)
 
     @property
     def plan_path(self) -> str:

@@ -140,7 +140,7 @@ def _shards_at_once(job: Job, layout: ShardLayout) -> int:
         return 1
     if job.config.packing == "none":  # documents are not gathered, but copied block by block
         return job.threads
-    row_bytes = job.config.max_length * id_dtype(job.vocab_size).itemsize
+    row_bytes = job.config.max_length * id_dtype(job.vocab_size, has_targets=job.config.has_targets).itemsize
     return max(1, job.gathered_bytes // (layout.records_in(0) * row_bytes))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from apache_beam.metrics import Metrics
 from apache_beam.pvalue import TaggedOutput
 
+from beam_pipeline.conversations.tokenizer import ConversationTokenizer, make_tokenizer
 from beam_pipeline.dataset.bad_records import Excluded, write_bad_records
 from beam_pipeline.dataset.finished_units import (
     FinishedUnit,
@@ -49,7 +50,7 @@ class TokenizeUnit(beam.DoFn):
 
     def setup(self) -> None:
         job = self._job
-        self._tokenizer: DocumentTokenizer | None = None
+        self._tokenizer: DocumentTokenizer | ConversationTokenizer | None = None
         self._choose_split = SplitChooser(job.config.splits, job.config.seed, job.config.split_by)
         self._reporter = Reporter(job.progress)
         names = ("documents", "bytes", "tokens", "rows", *Excluded.NAMES)
@@ -58,9 +59,11 @@ class TokenizeUnit(beam.DoFn):
         self._misses = Metrics.counter("prepare", "engine_misses")
         self._unit_tokens = Metrics.distribution("prepare", "tokens_per_unit")
 
-    def _make_tokenizer(self) -> DocumentTokenizer:
+    def _make_tokenizer(self) -> DocumentTokenizer | ConversationTokenizer:
         job = self._job
-        return DocumentTokenizer(
+        return make_tokenizer(
+            chat=job.chat,
+            limit=job.length_limit,
             tokenizer_json=filesystem.read_bytes(job.tokenizer_json_path).decode(),
             vocab_size=job.vocab_size,
             template=job.template,
@@ -142,6 +145,7 @@ class TokenizeUnit(beam.DoFn):
             checksums.check(unit, path, fingerprint=job.fingerprint, run=job.run)
             checksums.check(unit, hashes_path(job.staging, unit.index), fingerprint=job.fingerprint)
             excluded.bad_records = len(bad_records)
+            excluded.overlong_documents = rows.overlong
             job.check_lock()  # the file appears at the end of this block
             finished = writer.end(
                 tails=rows.tails,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from beam_pipeline.conversations.tokenizer import ConversationTokenizer
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.engines.documents import DocumentTokenizer
 from beam_pipeline.rows.blocks import RowBlock
@@ -27,7 +28,7 @@ class UnitRows:
     def __init__(
         self,
         *,
-        tokenizer: DocumentTokenizer,
+        tokenizer: DocumentTokenizer | ConversationTokenizer,
         choose_split: SplitChooser,
         packers: Sequence[Packer],
         vocab_size: int,
@@ -41,11 +42,14 @@ class UnitRows:
         """The statistics of each split."""
         self.tails: list[Tail | None] = [None] * len(packers)
         """The tail of each split, or None if it has no tail."""
+        self.overlong = 0
+        """The number of conversations that a row is too short for."""
 
     def blocks(self, batches: Iterable[DocumentBatch]) -> Iterator[tuple[int, RowBlock | DocumentBlock]]:
         """Packs the unit's documents, given in order; yields (the split's index, its next rows)."""
         for batch in batches:
             batch, documents = self._tokenizer.encode(batch)
+            self.overlong += batch.overlong
             for record in batch.bad_records:
                 self._on_bad(record)
             splits = self._choose_split(batch)

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 
 from beam_pipeline.support.amounts import counted
 from beam_pipeline.support.errors import UsageError
+from beam_pipeline.tokenization.chat_templates import chat_templates, with_chat_template
 from beam_pipeline.tokenization.control_tokens import find_control_ids
 from beam_pipeline.tokenization.folder_files import CONFIG, JSON, MAP, dump_json, parse_json
 from beam_pipeline.tokenization.library_errors import EncodingError, library_errors
@@ -58,6 +59,11 @@ class TokenizerDescription:
         """The SHA-256 of `tokenizer.json`, in hex."""
         return hashlib.sha256(self.files[JSON]).hexdigest()
 
+    @property
+    def chat_templates(self) -> dict[str, str]:
+        """The tokenizer's chat templates by name, the only one as `default`. Empty if it has none."""
+        return chat_templates(self.files)
+
     def template_of(self, append_eos: bool) -> Template:
         """Returns the ids around each document. With `append_eos`, exactly one eos token ends the document.
 
@@ -85,27 +91,32 @@ class TokenizerDescription:
         return token
 
 
-def describe_tokenizer(path: str, pad_token: str | None = None) -> TokenizerDescription:
+def describe_tokenizer(
+    path: str, pad_token: str | None = None, chat_template: str | None = None
+) -> TokenizerDescription:
     """Reads a tokenizer from a local or remote folder, or from the hub by its name.
 
     Args:
         path: The folder or name.
         pad_token: A token of the vocabulary to use as the pad token. None keeps the tokenizer's own.
+        chat_template: The path of a chat template to use. None keeps the tokenizer's own.
 
     Raises:
         UsageError: If there is no tokenizer, or `tokenizers` cannot run it deterministically.
     """
     try:
         with library_errors():
-            return _describe(path, pad_token)
+            return _describe(path, pad_token, chat_template)
     except EncodingError as error:
         raise UsageError(f"--tokenizer {path}: cannot be loaded, or cannot encode a word: {error}") from error
     except UsageError as error:  # it may quote the tokenizer's files
         raise UsageError(excerpt(str(error), MAX_MESSAGE)) from error
 
 
-def _describe(path: str, pad_token: str | None) -> TokenizerDescription:
+def _describe(path: str, pad_token: str | None, chat_template: str | None) -> TokenizerDescription:
     files, notes = load_files(path)
+    if chat_template is not None:
+        files = with_chat_template(files, chat_template, path)
     if pad_token is not None:
         files = _with_pad_token(files, pad_token, path)
     loaded = load_tokenizer(files[JSON].decode())

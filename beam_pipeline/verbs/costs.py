@@ -50,7 +50,7 @@ class OutputSize:
     def staged_bytes(self, config: PrepareConfig, vocab_size: int) -> int:
         """Returns the bytes in the output folder while the run lasts, besides the shards."""
         slots = self.rows * config.max_length if config.max_length else self.tokens
-        return round(slots * id_dtype(vocab_size).itemsize)
+        return round(slots * id_dtype(vocab_size, has_targets=config.has_targets).itemsize)
 
 
 def dataflow_cost(input_bytes: int, staged_bytes: int, prices: Mapping[str, float]) -> DataflowCost:
@@ -92,7 +92,7 @@ def needed_memory(config: PrepareConfig, input_bytes: int, vocab_size: int, *, l
         vocab_size: The number of the tokenizer's ids.
         longest_bytes: Bytes of the longest document that is known.
     """
-    id_bytes = id_dtype(vocab_size).itemsize
+    id_bytes = id_dtype(vocab_size, has_targets=config.has_targets).itemsize
     return memory.estimate(
         input_bytes=input_bytes,
         id_bytes=id_bytes,

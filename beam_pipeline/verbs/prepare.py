@@ -11,6 +11,8 @@ from functools import cached_property
 from importlib.metadata import version
 
 from beam_pipeline import __version__
+from beam_pipeline.conversations.chat_format import ChatFormat, chat_format
+from beam_pipeline.conversations.rendering import check_templates
 from beam_pipeline.dataset import output_place
 from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.dataset.staging import STAGING
@@ -65,6 +67,8 @@ class CheckedRun:
     template: Template
     pad_id: int
     planned: InputPlan
+    chat: ChatFormat | None
+    """How the tokenizer writes conversations; None if the documents are texts."""
     lost: RoundTrip | None
     """What the tokenizer loses of a sample of the documents, if anything."""
 
@@ -94,6 +98,7 @@ class CheckedRun:
                 "special_token_ids": {**tokenizer.special_token_ids, "pad": self.pad_id},
                 "all_special_ids": list(tokenizer.all_special_ids),
                 "control_ids": sorted(tokenizer.control_ids),
+                **({"chat_template": self.chat.sha256} if self.chat else {}),
                 "files": files,
             },
         }
@@ -175,17 +180,21 @@ def check_run(config: PrepareConfig, launch: Launch, planned: InputPlan | None =
     if config.analyze:
         extras.require("analyze", "--analyze")
     format_class(config.output_format, of_documents=config.packing == "none").check_packages()
-    tokenizer = describe_tokenizer(config.tokenizer, config.pad_token)
+    tokenizer = describe_tokenizer(config.tokenizer, config.pad_token, config.chat_template)
     if tokenizer.vocab_size > MOST_IDS:
         raise UsageError(
             f"--tokenizer {config.tokenizer}: has {tokenizer.vocab_size:,} ids, but a dataset can have at most "
             f"{MOST_IDS:,}; use a tokenizer with smaller ids"
         )
     template = tokenizer.template_of(config.append_eos)
+    chat = None
+    if config.has_targets:
+        chat = chat_format(tokenizer, loss_on=config.loss_on, date=config.chat_date)
+        check_templates(chat)
     slow_reason = check_engine(
         config.engine,
         tokenizer.json,
-        parse_special_tokens=config.parse_special_tokens,
+        parse_special_tokens=config.parse_special_tokens or chat is not None,
         control_ids=tokenizer.control_ids,
     )
     check_copy(tokenizer, config.tokenizer)
@@ -207,7 +216,8 @@ def check_run(config: PrepareConfig, launch: Launch, planned: InputPlan | None =
     lost = None
     if planned is None:
         planned = launch.plan(config.input, skip_bad=config.on_bad_record == "skip")
-        lost = check_documents(replace(config, input=planned.config), planned, tokenizer)
+        if chat is None:
+            lost = check_documents(replace(config, input=planned.config), planned, tokenizer)
     config = replace(config, input=planned.config)
     format_for(config, tokenizer.vocab_size).check_records(likely_records(config, planned.bytes))
     if _joins_silently(config, template):
@@ -223,7 +233,13 @@ def check_run(config: PrepareConfig, launch: Launch, planned: InputPlan | None =
     if beam_options.runs_here(launch.options) and not (config.skip_memory_check or config.estimate):
         _check_memory(config, planned, tokenizer)
     return CheckedRun(
-        config=config, tokenizer=tokenizer, template=template, pad_id=pad_id, planned=planned, lost=lost
+        config=config,
+        tokenizer=tokenizer,
+        template=template,
+        pad_id=pad_id,
+        planned=planned,
+        chat=chat,
+        lost=lost,
     )
 
 
@@ -241,6 +257,7 @@ def estimate_run(config: PrepareConfig, beam_args: Sequence[str]) -> Estimate:
             checked.planned,
             checked.tokenizer,
             template=checked.template,
+            chat=checked.chat,
             pad_id=checked.pad_id,
             threads=beam_options.process_threads(launch.options),
         )
@@ -263,6 +280,7 @@ def _make(launch: Launch, held: Lock, checked: CheckedRun) -> bool:
             pad_id=checked.pad_id,
             control_ids=tokenizer.control_ids,
             template=checked.template,
+            chat=checked.chat,
             threads=beam_options.process_threads(launch.options),
             gathered_bytes=memory.bytes_to_gather(),
             progress=address,

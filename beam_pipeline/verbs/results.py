@@ -33,6 +33,8 @@ class SplitSummary:
     max_length: int | None
     """Tokens per row; None if the records are documents."""
     shards: int
+    targets: int | None = None
+    """Tokens that are targets of the loss, of conversations; None if all are."""
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> SplitSummary:

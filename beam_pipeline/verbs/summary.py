@@ -34,7 +34,8 @@ def print_summary(config: PrepareConfig, output: str, seconds: float | None) -> 
         if split_manifest["max_length"] is None:
             rows = ""
         print(
-            f"{name}: {counted(totals['documents'], 'document')}, {counted(totals['tokens'], 'token')}, "
+            f"{name}: {counted(totals['documents'], 'document')}, {counted(totals['tokens'], 'token')}"
+            f"{_describe_targets(totals)}, "
             f"{rows}{counted(len(split_manifest['shards']), 'shard')}"
         )
         if not totals["rows"]:
@@ -61,6 +62,10 @@ def print_summary(config: PrepareConfig, output: str, seconds: float | None) -> 
         print("\n".join(["", *_next_steps(config, output, split_manifest)]))
 
 
+def _describe_targets(totals: Mapping[str, int]) -> str:
+    return f" ({totals['targets'] / totals['tokens']:.1%} are targets)" if totals.get("targets") else ""
+
+
 def _next_steps(config: PrepareConfig, output: str, split_manifest: Mapping[str, Any]) -> Iterator[str]:
     """Yields lines about the report and the commands that use a dataset."""
     folder, names = shlex.quote(output), config.split_names
@@ -70,7 +75,8 @@ def _next_steps(config: PrepareConfig, output: str, split_manifest: Mapping[str,
     if split_manifest["max_length"] is None or config.output_format != "tfrecord":
         return  # tokenmill-trainer does not read it
     train = "train" if "train" in names else names[0]
-    objective = "clm" if split_manifest["tokenizer"]["special_token_ids"].get("mask") is None else "mlm"
+    has_mask = split_manifest["tokenizer"]["special_token_ids"].get("mask") is not None
+    objective = "mlm" if has_mask and not config.has_targets else "clm"
     options = [f"--config tiny-{objective}", f"--data.train {shlex.quote(filesystem.join(output, train))}"]
     if "validation" in names and train != "validation":
         options.append(f"--data.validation {shlex.quote(filesystem.join(output, 'validation'))}")
@@ -80,6 +86,11 @@ def _next_steps(config: PrepareConfig, output: str, split_manifest: Mapping[str,
 def _describe_engine(engine: Mapping[str, Any], total_bytes: int) -> Iterator[str]:
     """Yields lines about an engine of the manifest: the documents that it encoded, and the part that HF encoded."""
     documents, hf_counts = engine["documents"], engine["left_to_hf"]
+    if truncated := engine.get("truncated"):
+        yield (
+            f"{counted(truncated['documents'], 'conversation')} were too long for a row, and lost "
+            f"{counted(truncated['tokens'], 'token')} (--overlong)"
+        )
     if dropped := engine.get("dropped"):
         yield (
             f"WARNING: the tokenizer has no token for {counted(dropped['characters'], 'character')} of "

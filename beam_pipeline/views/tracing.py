@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
+from beam_pipeline.conversations.chat_format import chat_format
+from beam_pipeline.conversations.tokenizer import ConversationTokenizer, LengthLimit, make_tokenizer
 from beam_pipeline.dataset.manifest import split_shares
 from beam_pipeline.engines.documents import DocumentTokenizer
-from beam_pipeline.engines.token_arrays import Documents
+from beam_pipeline.engines.token_arrays import Documents, ids_of
 from beam_pipeline.options.input_options import NOT_IN_ALL_MANIFESTS, InputConfig
 from beam_pipeline.rows.split_chooser import SplitChooser
 from beam_pipeline.sources.reading import read_unit
@@ -65,10 +68,16 @@ class Tracer:
         self._cached_units: tuple[tuple[WorkUnit, ...], list[UnitDocuments]] | None = None
 
     @cached_property
-    def _tokenizer(self) -> DocumentTokenizer:
+    def _tokenizer(self) -> DocumentTokenizer | ConversationTokenizer:
         """The tokenizer, loaded on first use: an engine takes a second to load, and most units are too large."""
         config = self._split.manifest["config"]
-        return DocumentTokenizer(
+        chat = limit = None
+        if "loss_mask" in self._split.manifest["features"]:
+            chat = chat_format(self._description, loss_on=config["loss_on"], date=config.get("chat_date"))
+            limit = LengthLimit(config["max_length"], config["overlong"])
+        return make_tokenizer(
+            chat=chat,
+            limit=limit,
             tokenizer_json=self._description.json,
             vocab_size=self._description.vocab_size,
             template=self._template,
@@ -210,6 +219,7 @@ class Tracer:
                 if unit.index in numbers and batch.texts:
                     batch, documents = self._tokenizer.encode(batch)
                     in_split = self._choose_split(batch) == self._split_index
+                    documents = replace(documents, ids=ids_of(documents.ids))
                     parts.append(documents.select(in_split))
                     places += batch.places[in_split].tolist()
                     names += [batch.name] * int(in_split.sum())

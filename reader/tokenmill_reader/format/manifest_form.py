@@ -71,8 +71,14 @@ _MANIFEST_FORM = {
     "seed": NUMBER,
     "ids_column": Optional(IDS_COLUMN),
     "files": _FILES,
-    "totals": dict.fromkeys(("documents", "bytes", "tokens", "rows", "padding"), COUNT),
-    "excluded": dict.fromkeys(("records", "blank_documents", "bad_records", "duplicate_documents"), COUNT),
+    "totals": {
+        **dict.fromkeys(("documents", "bytes", "tokens", "rows", "padding"), COUNT),
+        "targets": Optional(COUNT),
+    },
+    "excluded": {
+        **dict.fromkeys(("records", "blank_documents", "bad_records", "duplicate_documents"), COUNT),
+        "overlong_documents": Optional(COUNT),
+    },
     "engines": [
         {
             "name": str,
@@ -80,6 +86,7 @@ _MANIFEST_FORM = {
             "documents": COUNT,
             "left_to_hf": {"documents": COUNT, "bytes": COUNT, "reasons": dict},
             "dropped": Optional({"documents": COUNT, "characters": COUNT}),
+            "truncated": Optional({"documents": COUNT, "tokens": COUNT}),
         }
     ],
     "round_trip": Optional(
@@ -94,6 +101,7 @@ _MANIFEST_FORM = {
         "special_token_ids": {**dict.fromkeys(SPECIAL_NAMES, (_ID, None)), "pad": _ID},
         "all_special_ids": [_ID],
         "control_ids": [_ID],
+        "chat_template": Optional(HEX_64),
         "files": _FILES,
     },
     "config": {"splits": [[SPLIT_NAME, Share()]]},
@@ -110,6 +118,7 @@ _MANIFEST_FORM = {
 
 STATISTICS_FORM = {
     **dict.fromkeys(("documents", "bytes", "tokens", "rows", "padding"), COUNT),
+    "targets": Optional(COUNT),
     **dict.fromkeys(("fill", "unigram_entropy"), float),
     "token_counts": [COUNT],
     **{key: {**_HISTOGRAM, "mean": float, "max": COUNT} for key in ("document_tokens", "document_bytes")},

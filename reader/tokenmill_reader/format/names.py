@@ -33,7 +33,7 @@ ROW_FORMATS = ("tfrecord", "arrayrecord", "parquet", "mds")
 DOCUMENT_FORMATS = ("parquet", "megatron")
 """The values of `--output_format` for whole documents, `--packing none`."""
 
-OPTIONAL_FEATURES = ("attention_mask", "position_ids", "segment_ids")
+OPTIONAL_FEATURES = ("attention_mask", "loss_mask", "position_ids", "segment_ids")
 """Features that a record may have besides `input_ids`."""
 
 SPECIAL_NAMES = ("pad", "mask", "bos", "eos", "cls", "sep", "unk")
@@ -43,7 +43,9 @@ SPLIT_NAME_LENGTH = 100  # names of files contain it, and have at most 255 bytes
 SPLIT_NAME = re.compile(rf"[A-Za-z0-9]([A-Za-z0-9_.]{{0,{SPLIT_NAME_LENGTH - 2}}}[A-Za-z0-9_])?")
 """The form of a split's name, which is a folder's name and a part of file names. Windows ignores a dot at the end."""
 
-IDS_COLUMN = re.compile(r"(?!(attention_mask|segment_ids|position_ids)$)[A-Za-z_][A-Za-z0-9_]{0,99}")
+IDS_COLUMN = re.compile(
+    r"(?!(attention_mask|loss_mask|segment_ids|position_ids)$)[A-Za-z_][A-Za-z0-9_]{0,99}"
+)
 """The form of the name of the column of ids: an identifier other than the names of the other columns."""
 
 SHARD_NAME = re.compile(

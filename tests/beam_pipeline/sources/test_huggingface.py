@@ -131,7 +131,7 @@ def test_a_dataset_of_the_hub_comes_from_the_local_cache(load, tmp_path: Path, m
 
 def test_reading_begins_at_the_units_own_batch(load) -> None:
     result = load(unit_bytes=5_000)
-    batches = arrow.record_batches(result.plan.files[0].path, "text")
+    batches = arrow.record_batches(result.plan.files[0].path, InputConfig())
     assert len(batches) > 1
     batch_starts = {batch.batch_start for batch in batches}
     assert all(part.batch_start in batch_starts for unit in result.units for part in unit.parts)

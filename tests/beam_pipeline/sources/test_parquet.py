@@ -45,7 +45,7 @@ def test_documents_of_every_type(tmp_path: Path, read, kind: pa.DataType) -> Non
 def test_units_are_runs_of_row_groups(tmp_path: Path, read) -> None:
     texts = [f"{number:0100d}" for number in range(100)]
     path = write_table(tmp_path / "a.parquet", texts, row_group_size=10)
-    (size,) = {group.bytes for group in parquet.row_groups(path, Path(path).stat().st_size, "text")}
+    (size,) = {group.bytes for group in parquet.row_groups(path, Path(path).stat().st_size, InputConfig())}
     assert 1000 < size < 1500
     result = read(path, unit_bytes=3 * size)
     assert result.texts == texts

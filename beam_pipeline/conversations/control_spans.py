@@ -1,0 +1,87 @@
+"""Control tokens in a rendered conversation: those that the template wrote, and those that a message spells."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from beam_pipeline.conversations.traced import TEMPLATE
+from beam_pipeline.engines.literals import StringSet
+
+# Unicode's noncharacters, which no text needs: one between the characters of a token that a message spells keeps the
+# template from reading it.
+_BREAKERS = tuple(chr(0x10000 * plane + 0xFFFE) for plane in range(16, 0, -1))
+
+
+class ControlSpan(NamedTuple):
+    """A control token that the template wrote."""
+
+    start: int
+    end: int
+    text: str
+
+
+def control_tokens(
+    tokenizer: Mapping[str, Any], control_ids: Collection[int]
+) -> dict[str, Mapping[str, Any]]:
+    """Returns the entries of the added tokens that are control tokens, by their content.
+
+    Args:
+        tokenizer: A parsed `tokenizer.json`.
+        control_ids: See `control_tokens`.
+    """
+    return {
+        token["content"]: token
+        for token in tokenizer["added_tokens"]
+        if token["special"] or token["id"] in control_ids
+    }
+
+
+class ControlFinder:
+    """Finds control tokens.
+
+    Args:
+        contents: Their texts.
+    """
+
+    def __init__(self, contents: Collection[str]) -> None:
+        self._strings = StringSet(sorted(contents))
+
+    def spells_any(self, text: str) -> bool:
+        """Determines whether a text contains any of the tokens."""
+        return next(self._strings.find([text]), None) is not None
+
+    def breaker_for(self, text: str) -> str | None:
+        """Returns a character that does not occur in the text; None if all that could be used do."""
+        return next((character for character in _BREAKERS if character not in text), None)
+
+    def broken(self, value: Any, breaker: str) -> Any:
+        """Returns a JSON value with `breaker` after the first character of each token that its strings spell."""
+        if isinstance(value, str):
+            pieces, end = [], 0
+            for _, start, _ in self._strings.find([value]):
+                pieces += [value[end : start + 1], breaker]
+                end = start + 1
+            return "".join([*pieces, value[end:]])
+        if isinstance(value, list):
+            return [self.broken(item, breaker) for item in value]
+        if isinstance(value, dict):
+            return {
+                self.broken(key, breaker): item if key == "role" else self.broken(item, breaker)
+                for key, item in value.items()
+            }
+        return value
+
+    def spans(self, text: str, marks: Sequence[int] | np.ndarray) -> tuple[list[ControlSpan], bool]:
+        """Returns the tokens of which the template wrote every character, and whether there are any others."""
+        spans, mixed = [], False
+        for _, start, content in self._strings.find([text]):
+            end = start + len(content)
+            # within {% generation %}, the template's mark has another bit
+            if (np.asarray(marks[start:end]) % 0x80000 == ord(TEMPLATE)).all():
+                spans.append(ControlSpan(start, end, content))
+            else:
+                mixed = True
+        return spans, mixed

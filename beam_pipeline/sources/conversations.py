@@ -1,0 +1,212 @@
+"""Records that are conversations → documents: JSON in one form, whatever form the records have.
+
+A document is an object with `messages`, and perhaps `tools` and `prompt` (the number of messages before a completion).
+So a conversation is a string on its way to the tokenizer, as every document is. Three forms of records are read:
+
+    {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}], "tools": […]}
+    {"prompt": "Hi", "completion": "Hello!"}
+    {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello!"}]}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from beam_pipeline.options.input_options import InputConfig
+from beam_pipeline.sources.units import BadRecord, Records, utf8_sizes
+from beam_pipeline.support.errors import UsageError
+from tokenmill_reader.console.escaping import excerpt
+from tokenmill_reader.console.spelling import suggestion
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython", "observation")
+"""The roles of messages. A template may write a role into a control token, so no others are allowed."""
+_ROLES_BY_SENDER = {
+    **{role: role for role in ROLES},
+    **dict.fromkeys(("human", "user"), "user"),
+    **dict.fromkeys(("gpt", "chatgpt", "bard", "bing", "model", "bot"), "assistant"),
+}
+_COMPLETIONS = ("completion", "response")
+_PIECE_BYTES = 4 << 20
+
+
+class _Malformed(Exception):
+    """A record is no conversation. The message is the reason."""
+
+
+def document_of(record: Any, column: str) -> tuple[str, str | None]:
+    """Returns (the record's conversation as a document, None), or ("", the reason why it is none).
+
+    >>> document_of({"prompt": "Hi", "completion": "Hello!"}, "auto")[0]
+    '{"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":"Hello!"}],"prompt":1}'
+
+    Args:
+        record: A JSON value.
+        column: The key of the messages; auto: see the module.
+    """
+    try:
+        if not isinstance(record, dict):
+            raise _Malformed(f"expected a JSON object with messages, got a JSON {type(record).__name__}")
+        return orjson.dumps(_conversation(record, column)).decode(), None
+    except _Malformed as error:
+        return "", str(error)
+    except (
+        TypeError,
+        orjson.JSONEncodeError,
+    ) as error:  # half of a surrogate pair, or a number of 100 digits
+        return "", f"has a value that is no JSON: {error}"
+    except RecursionError:
+        return "", "its lists and objects are nested too deeply"
+
+
+def messages_key(keys: Any, column: str) -> tuple[str, ...] | None:
+    """Returns the keys that records have for messages; None if none of these `keys` are.
+
+    >>> messages_key(["id", "response", "prompt"], "auto")
+    ('prompt', 'response')
+    """
+    if column != "auto":
+        return (column,) if column in keys else None
+    for key in ("messages", "conversations"):
+        if key in keys:
+            return (key,)
+    completion = next((key for key in _COMPLETIONS if key in keys), None)
+    return ("prompt", completion) if completion and "prompt" in keys else None
+
+
+def no_messages_reason(keys: list[str], column: str) -> str:
+    """Describes that records with these keys have no messages."""
+    if column != "auto":
+        wanted = f"no key {column!r} (set by --messages_column)"
+    else:
+        wanted = "neither messages nor conversations, nor a prompt with a completion; --messages_column names another"
+    return f"{wanted}; the keys are {keys[:20]}{suggestion(column, keys)}"
+
+
+def _conversation(record: Mapping[str, Any], column: str) -> dict[str, Any]:
+    # What is null in a table may be missing in the record.
+    keys = messages_key([key for key, value in record.items() if value is not None], column)
+    if keys is None:
+        raise _Malformed(f"has {no_messages_reason(sorted(map(str, record)), column)}")
+    conversation: dict[str, Any] = {}
+    if len(keys) == 1:
+        conversation["messages"] = _messages(record[keys[0]], keys[0], "user")
+    else:
+        prompt = _messages(record[keys[0]], keys[0], "user")
+        conversation["messages"] = [*prompt, *_messages(record[keys[1]], keys[1], "assistant")]
+        conversation["prompt"] = len(prompt)
+    tools = record.get("tools")
+    if isinstance(tools, str) and tools.strip():
+        try:
+            tools = orjson.loads(tools)
+        except orjson.JSONDecodeError as error:
+            raise _Malformed(f"tools is a string that is no JSON: {error}") from error
+    if tools:
+        if not isinstance(tools, list):
+            raise _Malformed(f"tools has type {type(tools).__name__}, not list")
+        conversation["tools"] = _without_nulls(tools)
+    return conversation
+
+
+def _messages(value: Any, key: str, role: str) -> list[dict[str, Any]]:
+    """Returns the messages of a record's value: a list of them, or the text of a single one with this role."""
+    if isinstance(value, str):
+        if role == "user" and key not in ("prompt", *_COMPLETIONS):
+            raise _Malformed(f"{key} has type str, not list of messages")
+        return [{"role": role, "content": value}]
+    if isinstance(value, Mapping):
+        value = [value]
+    if not isinstance(value, list) or not value:
+        kind = "is empty" if value == [] else f"has type {type(value).__name__}, not list of messages"
+        raise _Malformed(f"{key} {kind}")
+    return [_message(message, f"{key}[{number}]") for number, message in enumerate(value)]
+
+
+def _message(value: Any, place: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise _Malformed(f"{place} has type {type(value).__name__}, not object")
+    message = {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    if "role" not in message and "from" in message:
+        sender = message.pop("from")
+        message = {"role": _role(sender, f"{place}.from"), "content": message.pop("value", ""), **message}
+    elif "role" in message:
+        message["role"] = _role(message["role"], f"{place}.role")
+    else:
+        raise _Malformed(f"{place} has no role; its keys are {sorted(map(str, message))[:10]}")
+    content = message.get("content")
+    if isinstance(content, list):
+        for number, part in enumerate(content):
+            _check_part(part, f"{place}.content[{number}]")
+    elif content is not None and not isinstance(content, str):
+        raise _Malformed(f"{place}.content has type {type(content).__name__}, not string or list of parts")
+    calls = message.get("tool_calls")
+    if calls is not None and not (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)):
+        raise _Malformed(f"{place}.tool_calls is not a list of objects")
+    if content is None and not any(message.get(key) for key in ("tool_calls", "function_call")):
+        raise _Malformed(f"{place} has neither content nor tool_calls")
+    return message
+
+
+def _role(value: Any, place: str) -> str:
+    role = _ROLES_BY_SENDER.get(value) if isinstance(value, str) else None
+    if role is None:
+        raise _Malformed(f"{place} is {excerpt(repr(value), 80)}; the roles are {', '.join(ROLES)}")
+    return role
+
+
+def _check_part(part: Any, place: str) -> None:
+    if not isinstance(part, dict) or not isinstance(part.get("text"), str) or part.get("type") != "text":
+        kind = repr(part.get("type")) if isinstance(part, dict) else type(part).__name__
+        raise _Malformed(f"{place} is a part of type {excerpt(kind, 80)}; only text can be trained")
+
+
+def _without_nulls(value: Any) -> Any:
+    """Removes keys without a value: tables fill them into objects that lack a key that others have."""
+    if isinstance(value, Mapping):
+        return {str(key): _without_nulls(item) for key, item in value.items() if item is not None}
+    return list(map(_without_nulls, value)) if isinstance(value, list) else value
+
+
+def columns_of(source: str, schema: pa.Schema, options: InputConfig) -> list[str]:
+    """Returns the columns of a table that conversations are in.
+
+    Raises:
+        UsageError: If there are none.
+    """
+    keys = messages_key(schema.names, options.messages_column)
+    if keys is None:
+        raise UsageError(f"{source}: has {no_messages_reason(schema.names, options.messages_column)}")
+    return [*keys, *(("tools",) if "tools" in schema.names else ())]
+
+
+def table_records(
+    name: str, batch: pa.RecordBatch, first_row: int, options: InputConfig
+) -> Iterator[Records]:
+    """Yields the conversations of a table's rows, a few MiB at a time.
+
+    Args:
+        name: The file's path below the root.
+        batch: The columns that `columns_of` returns.
+        first_row: The number of the batch's first row.
+        options: The key is `messages_column`.
+    """
+    rows = max(1, _PIECE_BYTES * len(batch) // max(1, batch.nbytes))
+    for start in range(0, len(batch), rows):
+        texts, places, bad_records = [], [], []
+        crc = 0
+        for place, record in enumerate(batch.slice(start, rows).to_pylist(), first_row + start):
+            document, reason = document_of(record, options.messages_column)
+            if reason is None:
+                texts.append(document)
+                places.append(place)
+                content = document.encode()
+            else:
+                content = repr(record).encode(errors="backslashreplace")
+                bad_records.append(BadRecord(name, place, reason, content))
+            crc = google_crc32c.extend(crc, content + b"\n")
+        yield Records(texts, np.array(places, np.int64), utf8_sizes(texts), bad_records, crc)
