@@ -35,6 +35,7 @@ def write_split(
     attention_mask: np.ndarray | None = None,
     position_ids: np.ndarray | None = None,
     segment_ids: np.ndarray | None = None,
+    loss_mask: np.ndarray | None = None,
 ) -> Path:
     """Writes a split: with manifest and statistics if `tokenizer` is given, else only shards."""
     folder.mkdir(parents=True)
@@ -43,6 +44,7 @@ def write_split(
         "attention_mask": attention_mask,
         "position_ids": position_ids,
         "segment_ids": segment_ids,
+        "loss_mask": loss_mask,
     }
     features = {name: values for name, values in features.items() if values is not None}
     shards = []

@@ -51,7 +51,8 @@ def generator_of(folder: Path, sampling: Sampling = GREEDY) -> Generator:
 
 
 def continue_texts(generator: Generator, texts: list[str], lines: list[int] | None = None) -> list[str]:
-    return list(generator.continued(texts, lines=lines or list(range(len(texts))), max_new_tokens=10))
+    continuations = generator.continuations(texts, lines=lines or list(range(len(texts))), max_new_tokens=10)
+    return [text + continuation for text, continuation in zip(texts, continuations, strict=True)]
 
 
 @pytest.mark.parametrize(("clean_up", "expected"), [(False, "w1 , w2"), (True, "w1, w2")])
@@ -64,7 +65,7 @@ def test_spaces_before_punctuation_go_only_if_the_tokenizer_says_so(
     ).save_pretrained(tmp_path)
     generator = generator_of(causal)
     generator._tokenizer = load_tokenizer(str(tmp_path))
-    assert generator._text("w1", [1], [2, 3]) == expected
+    assert "w1" + generator._text([1], [2, 3]) == expected
 
 
 def test_mask_predictions_are_the_models(masked: Path) -> None:

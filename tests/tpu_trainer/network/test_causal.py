@@ -34,6 +34,13 @@ def batch_of(vocabulary: Vocabulary) -> Batch:
     }
 
 
+def with_loss_mask(batch: Batch) -> Batch:
+    """Marks a third of the tokens as targets, among them the first ones of documents, which nothing predicts."""
+    mask = np.random.default_rng(2).random(batch["input_ids"].shape) < 1 / 3
+    mask[:, [0, SPLIT]] = True
+    return batch | {"loss_mask": tf.constant(mask.astype(np.int32)) * batch["attention_mask"]}
+
+
 def inputs_of(batch: Batch) -> Inputs:
     return Inputs(**{name: values for name, values in batch.items() if name != "row"})
 
@@ -127,15 +134,19 @@ def gpt2_sums(weights: dict[str, np.ndarray], batch: dict[str, np.ndarray], size
     for row, ids in enumerate(batch["input_ids"]):
         for column in range(1, LENGTH):
             same_document = batch["segment_ids"][row, column] == batch["segment_ids"][row, column - 1]
-            if batch["attention_mask"][row, column] and same_document:
+            is_target = "loss_mask" not in batch or batch["loss_mask"][row, column]
+            if batch["attention_mask"][row, column] and same_document and is_target:
                 loss -= log_probabilities[row, column - 1, ids[column]]
                 hits += int(log_probabilities[row, column - 1].argmax() == ids[column])
                 targets += 1
     return BatchSums(loss, hits, targets, batch["attention_mask"].sum())
 
 
-def test_loss_and_gradient_equal_those_of_a_gpt2_in_numpy(vocabulary: Vocabulary) -> None:
+@pytest.mark.parametrize("targets", ["all", "marked"])
+def test_loss_and_gradient_equal_those_of_a_gpt2_in_numpy(targets: str, vocabulary: Vocabulary) -> None:
     model, batch = model_of("gpt2", vocabulary, length=LENGTH, n_layer=1), batch_of(vocabulary)
+    if targets == "marked":
+        batch = with_loss_mask(batch)
     objective = CausalLanguageModelling(model=model, max_length=LENGTH)
     names, variables = model.network.weights.keys(), list(model.network.weights.values())
 
@@ -151,9 +162,8 @@ def test_loss_and_gradient_equal_those_of_a_gpt2_in_numpy(vocabulary: Vocabulary
         name: variable.numpy().astype(np.float64) for name, variable in zip(names, variables, strict=True)
     }
     expected = gpt2_sums(weights, numpy_batch, vocabulary.size)
-    assert (
-        int(expected.targets) == 2 * (4 + 6) + 4 + 3
-    )  # two documents in a full row; the padded row has 9 tokens
+    # Two documents in a full row; the padded row has 9 tokens.
+    assert int(expected.targets) == (2 * (4 + 6) + 4 + 3 if targets == "all" else 9)
     np.testing.assert_allclose([float(value) for value in sums], expected, rtol=1e-5)
 
     rng = np.random.default_rng(0)

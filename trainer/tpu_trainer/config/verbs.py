@@ -100,6 +100,7 @@ class GenerateConfig:
 
     Examples:
         tokenmill-trainer generate --model model --text 'def main'
+        tokenmill-trainer generate --model model --chat --text 'Who are you?'
         tokenmill-trainer generate --model model --temperature 0.8 --top_p 0.95 < prompts.txt
     """
 
@@ -107,6 +108,9 @@ class GenerateConfig:
     """Folder that `export` wrote."""
     text: str | None = None
     """Text to continue; default: the lines of standard input, a text each."""
+    chat: bool = field(default=False, metadata={"argument": {"action": "store_true"}})
+    """The text is a user's message: write it by the tokenizer's chat template, and print the answer, which ends with
+    the token that ends a turn."""
     max_new_tokens: int | None = None
     """Most tokens to add; the model may end the text earlier. Default: 50, or as many as fit into the model."""
     temperature: float = 0.0

@@ -1,8 +1,9 @@
 """Batches of static shape, by their numbers: for training in the order of the seed, for evaluation in sequence.
 
-A batch has int32 arrays: `input_ids`, and `attention_mask`, `position_ids` and `segment_ids` if the shards have them,
-[batch, max_length]; and `row`, [batch], the row's index in the split or mixture. -1 marks padding rows, which complete
-the last batch of an evaluation, or fill up the first batches of a run if they grow, and have zero weight.
+A batch has int32 arrays: `input_ids`, and `attention_mask`, `position_ids`, `segment_ids` and `loss_mask` if the shards
+have them, [batch, max_length]; and `row`, [batch], the row's index in the split or mixture. -1 marks padding rows,
+which complete the last batch of an evaluation, or fill up the first batches of a run if they grow, and have zero
+weight.
 
 The rows of each batch follow from its number alone. So they do not depend on the processes among which it is divided,
 and a run can continue with another number of them.
@@ -25,7 +26,9 @@ from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.support.errors import UsageError
 
 # The features that objectives use, in the order of a batch's arrays.
-_USED_FEATURES = ("input_ids", "attention_mask", "position_ids", "segment_ids")
+LOSS_MASK = "loss_mask"
+"""The feature that marks the targets of the loss."""
+_USED_FEATURES = ("input_ids", "attention_mask", "position_ids", "segment_ids", LOSS_MASK)
 _AHEAD_BATCHES = 16  # whose shards are loaded in the background, if they are remote
 _ROWS_PER_CHECK = 1024  # rows
 _CALLS = PythonCalls()

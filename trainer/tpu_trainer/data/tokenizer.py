@@ -15,6 +15,7 @@ from tpu_trainer.support import files
 from tpu_trainer.support.errors import UsageError
 
 JSON, CONFIG, MAP = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
+CHAT_TEMPLATE = "chat_template.jinja"
 ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 # Earlier releases of transformers have the first name, 5 the second.
 _FURTHER = ("additional_special_tokens", "extra_special_tokens")
@@ -52,6 +53,8 @@ class TokenizerFiles:
         roles = {name: _content(value) for name in ROLES if (value := values.get(name)) is not None}
         further = [token for name in _FURTHER for token in _tokens(values.get(name))]
         config = {name: values[name] for name in _KEPT if values.get(name) is not None} | roles
+        if files.is_file(files.join(path, CHAT_TEMPLATE)):
+            config["chat_template"] = files.read_text(files.join(path, CHAT_TEMPLATE))
         if further:
             config[_FURTHER[0]] = list(dict.fromkeys(further))
         return cls(core, config)

@@ -13,6 +13,7 @@ import numpy as np
 
 from tpu_trainer.data.tokenizer import load_tokenizer
 from tpu_trainer.data.vocabulary import Vocabulary
+from tpu_trainer.exports.chat import end_of_turn
 from tpu_trainer.exports.config_file import CONFIG, config_text
 from tpu_trainer.exports.model_card import model_card
 from tpu_trainer.exports.pytorch_weights import stored_shapes, to_pytorch
@@ -30,7 +31,8 @@ def export_checkpoint(folder: RunFolder, step: int, target: Path) -> None:
     run = folder.config()
     checkpoints = Checkpoints(folder.checkpoints)
     max_length = checkpoints.metadata(step)["max_length"]
-    vocabulary = Vocabulary.from_tokenizer(load_tokenizer(folder.tokenizer), folder.tokenizer, run.objective)
+    tokenizer = load_tokenizer(folder.tokenizer)
+    vocabulary = Vocabulary.from_tokenizer(tokenizer, folder.tokenizer, run.objective)
     configuration = configure(
         run.model, objective=run.objective, vocabulary=vocabulary, max_length=max_length
     )
@@ -42,7 +44,7 @@ def export_checkpoint(folder: RunFolder, step: int, target: Path) -> None:
         appends=run.objective == "mlm",
     )
     weights = CheckpointWeights(checkpoints, step, run.optimizer.evaluated, configuration.architecture)
-    write_model(configuration, weights, target, vocabulary=vocabulary)
+    write_model(configuration, weights, target, vocabulary=vocabulary, end_of_turn=end_of_turn(tokenizer))
     card = model_card(
         run,
         folder=folder,
@@ -74,7 +76,12 @@ class CheckpointWeights(Mapping[str, np.ndarray]):
 
 
 def write_model(
-    configuration: Configuration, weights: Mapping[str, np.ndarray], folder: Path, *, vocabulary: Vocabulary
+    configuration: Configuration,
+    weights: Mapping[str, np.ndarray],
+    folder: Path,
+    *,
+    vocabulary: Vocabulary,
+    end_of_turn: int | None = None,
 ) -> None:
     """Writes config.json, the weights, and generation_config.json if the model generates.
 
@@ -83,6 +90,7 @@ def write_model(
         weights: The network's, by name.
         folder: An existing local folder.
         vocabulary: The tokenizer's. Ids that pad it are omitted.
+        end_of_turn: The id that ends an answer in a conversation; None if there is none.
     """
     (folder / CONFIG).write_text(config_text(configuration, vocabulary=vocabulary.size), encoding="utf-8")
     family, values = configuration.family, configuration.values
@@ -90,6 +98,8 @@ def write_model(
         ids = {name: values.get(name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
         if ids["pad_token_id"] is None:
             ids["pad_token_id"] = ids["eos_token_id"]
+        if end_of_turn is not None and end_of_turn != ids["eos_token_id"]:
+            ids["eos_token_id"] = [end for end in (ids["eos_token_id"], end_of_turn) if end is not None]
         (folder / "generation_config.json").write_text(json.dumps(ids, indent=2) + "\n", encoding="utf-8")
     write_weights(
         folder,

@@ -140,12 +140,16 @@ class CausalLanguageModelling(Objective):
     def sums(self, batch: Batch, randomness: Randomness) -> BatchSums:
         """See Objective.
 
-        A token is a target if it and the preceding token are real and belong to the same document. Without segment_ids,
-        a row is one document.
+        A token is a target if it and the preceding token are real and belong to the same document, and loss_mask, if
+        there is one, marks it. Without segment_ids, a row is one document.
 
-        Example, with - for the pad id:
+        Labels are shifted here and nowhere else: shards mark the tokens that are learned, and the prediction of a token
+        is at the position before it. Example, with - for the pad id:
+
             input_ids    5 6 7 8 9 -
-            segment_ids  0 0 0 1 1 1
+            segment_ids  1 1 1 2 2 0
+            loss_mask    0 1 1 0 1 0
+                          ╱ ╱ ╱ ╱ ╱
             targets      6 7 8 9 - 0
             weights      1 1 0 1 0 0
         """
@@ -156,6 +160,8 @@ class CausalLanguageModelling(Objective):
             counts &= (attention_mask[:, :-1] > 0) & (attention_mask[:, 1:] > 0)
         if segments is not None:
             counts &= segments[:, :-1] == segments[:, 1:]
+        if "loss_mask" in batch:
+            counts &= batch["loss_mask"][:, 1:] > 0
         # The last position predicts nothing. It is kept so that the length remains a round number.
         nothing = tf.zeros_like(ids[:, :1])
         weights = tf.concat([tf.cast(counts, tf.float32), tf.cast(nothing, tf.float32)], axis=1)

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from tokenmill_reader import Dataset, Mixture
 from tokenmill_reader.console.elapsed import elapsed
-from tpu_trainer.config import FitConfig
-from tpu_trainer.data.batches import RowStream, check_records
+from tpu_trainer.config import FitConfig, ObjectiveName
+from tpu_trainer.data.batches import LOSS_MASK, RowStream, check_records
 from tpu_trainer.data.mixture import token_counts
 from tpu_trainer.data.token_counts import unigram_entropy
 from tpu_trainer.data.vocabulary import Vocabulary
@@ -121,6 +121,7 @@ def _load(
     """Loads the data and checks that they fit configuration and devices."""
     for split in train.datasets if validation is None else (*train.datasets, validation):
         check_records(split, vocabulary)
+        _check_targets(split, train, config.objective)
     counts = token_counts(train)
     if config.model.init_output_bias and counts is None:
         raise UsageError(
@@ -145,10 +146,26 @@ def _load(
         validation=validation,
         vocabulary=vocabulary,
         token_counts=counts,
+        # The counts are those of all tokens, not of the targets.
         baselines={}
-        if counts is None
+        if counts is None or LOSS_MASK in train.features
         else {"unigram entropy": unigram_entropy(counts, vocabulary, config.objective)},
     )
+
+
+def _check_targets(split: Dataset, train: Mixture, objective: ObjectiveName) -> None:
+    """Refuses a dataset of conversations for another objective, and beside datasets of texts."""
+    if LOSS_MASK in split.features and objective != "clm":
+        raise UsageError(
+            f"{split.path}: has {LOSS_MASK}, which marks the tokens that a causal model learns; use --objective clm, "
+            "or prepare the texts without --content conversation"
+        )
+    if (LOSS_MASK in split.features) != (LOSS_MASK in train.features):
+        has = "has" if LOSS_MASK in split.features else "lacks"
+        raise UsageError(
+            f"{split.path}: {has} {LOSS_MASK}, unlike the training data, so the losses could not be compared; prepare "
+            "both with --content conversation, or neither"
+        )
 
 
 def _build(config: FitConfig, *, data: _Data, folder: RunFolder, devices: Devices) -> Task:

@@ -11,6 +11,7 @@ import numpy as np
 from tokenmill_reader.console.elapsed import elapsed
 from tokenmill_reader.console.streams import json_line, print_data
 from tpu_trainer.config import GenerateConfig
+from tpu_trainer.exports.chat import chat_prompt, end_of_turn
 from tpu_trainer.exports.exported import check_text, open_model, open_tokenizer, read_prompts
 from tpu_trainer.exports.sampling import Sampling
 from tpu_trainer.support.errors import UsageError
@@ -28,32 +29,44 @@ def main(config: GenerateConfig) -> None:
         tokenizer, vocabulary = open_tokenizer(config.model, "clm")
     if config.text is not None:
         text = check_text(config.text, "--text")
-        encode(text, tokenizer, config.max_new_tokens)  # rejects it before the model is loaded
+        encode(
+            text, tokenizer, config.max_new_tokens, chat=config.chat
+        )  # rejects it before the model is loaded
     with elapsed("generate: starting TensorFlow"):
         model = open_model(config.model, tokenizer, vocabulary, "clm")
     generator = Generator(
         model,
         tokenizer,
         Sampling(temperature=config.temperature, top_k=config.top_k, top_p=config.top_p, seed=config.seed),
+        chat=config.chat,
     )
     numbered = enumerate(read_prompts(config.text, json_lines=config.json))
     while batch := list(itertools.islice(numbered, config.batch_size)):
         lines, prompts = zip(*batch, strict=True)
         texts = [prompt.text for prompt in prompts]
-        continued = generator.continued(texts, lines=lines, max_new_tokens=config.max_new_tokens)
-        for prompt, text in zip(prompts, continued, strict=True):
+        continuations = generator.continuations(texts, lines=lines, max_new_tokens=config.max_new_tokens)
+        for prompt, continuation in zip(prompts, continuations, strict=True):
             if prompt.record is not None:
-                text = json_line({**prompt.record, "continuation": text[len(prompt.text) :]})
-            print_data(text)
+                print_data(json_line({**prompt.record, "continuation": continuation}))
+            else:
+                print_data(continuation if config.chat else prompt.text + continuation)
 
 
-def encode(text: str, tokenizer: Any, max_new_tokens: int | None) -> tuple[list[int], int]:
+def encode(
+    text: str, tokenizer: Any, max_new_tokens: int | None, *, chat: bool = False
+) -> tuple[list[int], int]:
     """Returns the ids of `text` (the begin token's if it is empty) and how many tokens to add.
 
+    With `chat`, the ids are those of a conversation that begins with the text.
+
     Raises:
-        UsageError: If both do not fit into the model, or the text is empty and there is no begin token.
+        UsageError: If both do not fit into the model, the text is empty and there is no begin token, or it is no
+            message of a conversation.
     """
-    ids = tokenizer(text)["input_ids"]
+    if chat:
+        ids = tokenizer(chat_prompt(text, tokenizer), add_special_tokens=False)["input_ids"]
+    else:
+        ids = tokenizer(text)["input_ids"]
     if not ids:
         if tokenizer.bos_token_id is None:
             raise UsageError("the text is empty and the tokenizer has no begin token: give at least one word")
@@ -75,32 +88,35 @@ def _rounded(length: int, most: int) -> int:
 class Generator:
     """Continues texts with a LanguageModel."""
 
-    def __init__(self, model: Any, tokenizer: Any, sampling: Sampling) -> None:
+    def __init__(self, model: Any, tokenizer: Any, sampling: Sampling, *, chat: bool = False) -> None:
         import tensorflow as tf
 
         self._model = model
         self._tokenizer = tokenizer
         self._sampling = sampling
+        self._chat = chat
+        self._end_of_turn = end_of_turn(tokenizer) if chat else None
         self._next_logits = tf.function(model.next_logits, autograph=False)
 
-    def continued(
+    def continuations(
         self, texts: Sequence[str], *, lines: Sequence[int], max_new_tokens: int | None
     ) -> Iterator[str]:
-        """Yields each of `texts`, in order, with its continuation; `lines` are their line numbers, for Sampling."""
-        prompts = [encode(text, self._tokenizer, max_new_tokens) for text in texts]
+        """Yields the continuation of each of `texts`, in order; `lines` are their line numbers, for Sampling."""
+        prompts = [encode(text, self._tokenizer, max_new_tokens, chat=self._chat) for text in texts]
         new = self._new_tokens([ids for ids, _ in prompts], lines, [count for _, count in prompts])
-        for text, (ids, _), tokens in zip(texts, prompts, new, strict=True):
-            yield self._text(text, ids, tokens)
+        for (ids, _), tokens in zip(prompts, new, strict=True):
+            yield self._text(ids, tokens)
 
     def _new_tokens(
         self, prompts: Sequence[list[int]], lines: Sequence[int], counts: Sequence[int]
     ) -> list[list[int]]:
-        """Returns up to `counts` tokens after each prompt, until the end token."""
+        """Returns up to `counts` tokens after each prompt, until an end token."""
         import tensorflow as tf
 
         from tpu_trainer.network.decoding import Cache
 
-        end, most = self._tokenizer.eos_token_id, self._tokenizer.model_max_length
+        ends = [end for end in (self._tokenizer.eos_token_id, self._end_of_turn) if end is not None]
+        most = self._tokenizer.model_max_length
         lengths = np.array([len(ids) for ids in prompts], np.int32)
         ids = np.zeros([len(prompts), _rounded(lengths.max(), most)], np.int32)
         for row, prompt in zip(ids, prompts, strict=True):
@@ -116,7 +132,7 @@ class Generator:
                 tf.constant(ids), cache, start=tf.constant(start), last=tf.constant(last)
             )
             tokens = self._sampling.choose(logits.numpy(), lines=lines, step=step)
-            open_rows &= tokens != end if end is not None else True
+            open_rows &= ~np.isin(tokens, ends)
             for index in np.flatnonzero(open_rows):
                 new[index].append(int(tokens[index]))
             open_rows &= step + 1 < np.array(counts)
@@ -127,11 +143,11 @@ class Generator:
             ids, last = tokens[:, None].astype(np.int32), np.zeros_like(last)
         return new
 
-    def _text(self, text: str, prompt: list[int], new: list[int]) -> str:
-        """Returns the original text and the continuation, decoded together with the prompt."""
+    def _text(self, prompt: list[int], new: list[int]) -> str:
+        """Returns the continuation, decoded together with the prompt."""
 
         def decode(ids: list[int]) -> str:
             # The tokenizer's configuration determines whether spaces before punctuation go: in code they must stay.
             return self._tokenizer.decode(ids, skip_special_tokens=True)
 
-        return text + decode(prompt + new)[len(decode(prompt)) :]
+        return decode(prompt + new)[len(decode(prompt)) :]
