@@ -205,7 +205,8 @@ def _stretches(
             continue
         ids = content.ids[shown_begin:shown_end].tolist()
         part = None if parts is None else parts[index]
-        pieces = shown_pieces(ids, shown_begin, dataset.decoder, opened.special)
+        targets = None if content.targets is None else content.targets[shown_begin:shown_end]
+        pieces = shown_pieces(ids, shown_begin, dataset.decoder, opened.special, targets)
         yield {
             "first": begin,
             "end": end,

@@ -28,6 +28,7 @@ class ShownPiece:
     """The text, escaped."""
     title: str
     is_special: bool
+    is_target: bool
 
 
 def excerpt(ids: np.ndarray, decoder: TextDecoder) -> Markup:
@@ -55,15 +56,23 @@ def excerpt_around(text: str, span: Span) -> Markup:
 
 
 def shown_pieces(
-    ids: Sequence[int], first: int, decoder: TextDecoder, special: frozenset[int]
+    ids: Sequence[int],
+    first: int,
+    decoder: TextDecoder,
+    special: frozenset[int],
+    targets: np.ndarray | None = None,
 ) -> list[ShownPiece]:
-    """Returns the pieces of consecutive tokens, of which the first has the position `first`."""
+    """Returns the pieces of consecutive tokens, of which the first has the position `first`.
+
+    `targets`, bool [tokens], are those of the loss.
+    """
     return [
         ShownPiece(
             plain=piece.text,
             text=_with_line_ends(visible(piece.text)),
             title=_title(piece, ids[piece.first : piece.end], first, decoder),
             is_special=not special.isdisjoint(ids[piece.first : piece.end]),
+            is_target=targets is not None and bool(targets[piece.first]),
         )
         for piece in decoder.pieces(ids)
     ]

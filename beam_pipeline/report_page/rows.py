@@ -66,8 +66,13 @@ def _stretch(
 ) -> dict[str, Any]:
     """Returns a part of a row that came from one document; `remark` describes the document if it is known."""
     ids = row.ids[first:end].tolist()
+    targets = None if row.targets is None else row.targets[first:end]
     pieces = [
-        {"text": visible(piece.text), "is_special": not special.isdisjoint(ids[piece.first : piece.end])}
+        {
+            "text": visible(piece.text),
+            "is_special": not special.isdisjoint(ids[piece.first : piece.end]),
+            "is_target": targets is not None and bool(targets[piece.first]),
+        }
         for piece in decoder.pieces(ids)
     ]
     return {"first": first, "end": end, "remark": remark, "pieces": pieces}

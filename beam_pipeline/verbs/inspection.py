@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import groupby, islice
+
+import numpy as np
 
 from beam_pipeline.options.command_line import Parsed, parse
 from beam_pipeline.options.dataset_options import InspectConfig
@@ -13,7 +17,7 @@ from beam_pipeline.support.amounts import counted
 from beam_pipeline.support.console import print_document
 from beam_pipeline.support.errors import DataError, UsageError
 from beam_pipeline.verbs.inspection_documents import Record, record_document, summary_document
-from beam_pipeline.views.decoding import TextDecoder
+from beam_pipeline.views.decoding import DecodedPiece, TextDecoder
 from beam_pipeline.views.describing import describe_units, stretches_of
 from beam_pipeline.views.reading import FinishedSplit, Origin, Row, open_dataset
 from beam_pipeline.views.tracing import NotTraced, Tracer, TraceTooSlow
@@ -138,6 +142,8 @@ def _record_lines(record: Record, config: InspectConfig) -> Iterator[str]:
     )
     yield from _source_lines(origin)
     yield f"tokens  {len(row.ids):,}, and {row.padding:,} of padding"
+    if row.targets is not None:
+        yield f"targets {int(row.targets.sum()):,} (* with --tokens, green on a terminal)"
     if record.untraced_reason is not None:
         yield f"traced  only to its work unit: {visible(record.untraced_reason, one_line=True)}"
     yield ""
@@ -163,9 +169,25 @@ def _content_lines(
                 for position in range(start + piece.first, start + piece.end):
                     token = decoder.token(int(row.ids[position]))
                     text = repr(piece.text) if position == start + piece.end - 1 else "…"
-                    yield f"{position:>6}  {int(row.ids[position]):>7}  {visible(token, one_line=True):<24} {text}"
+                    mark = "*" if row.targets is not None and row.targets[position] else " "
+                    yield (
+                        f"{position:>6}{mark} {int(row.ids[position]):>7}  {visible(token, one_line=True):<24} {text}"
+                    )
         else:
-            yield visible("".join(piece.text for piece in decoder.pieces(row.ids[start:end].tolist())))
+            pieces = decoder.pieces(row.ids[start:end].tolist())
+            targets = None if row.targets is None else row.targets[start:end]
+            yield "".join(_coloured(pieces, targets))
+
+
+def _coloured(pieces: Sequence[DecodedPiece], targets: np.ndarray | None) -> Iterator[str]:
+    """Yields the text of pieces; on a terminal, that of targets in green."""
+    shows = targets is not None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    if not shows:
+        yield visible("".join(piece.text for piece in pieces))
+        return
+    for is_target, run in groupby(pieces, key=lambda piece: bool(targets[piece.first])):
+        text = visible("".join(piece.text for piece in run))
+        yield f"\x1b[32m{text}\x1b[0m" if is_target else text
 
 
 def _print_matches(config: InspectConfig, splits: Sequence[FinishedSplit]) -> None:

@@ -74,7 +74,11 @@ def _stretch(record: Record, first: int, end: int, description: str, *, tokens: 
     pieces = decoder.pieces(ids)
     stretch: dict[str, Any] = {"first": first, "end": end, "source": description or None}
     stretch["text"] = "".join(piece.text for piece in pieces)
+    if record.row.targets is not None:
+        stretch["targets"] = int(record.row.targets[first:end].sum())
     if tokens:
         stretch["ids"] = ids
+        if record.row.targets is not None:
+            stretch["loss_mask"] = record.row.targets[first:end].astype(int).tolist()
         stretch["pieces"] = [decoder.token(token_id) for token_id in ids]
     return stretch

@@ -39,6 +39,8 @@ class Row:
     """Number of padding positions after the tokens."""
     starts: np.ndarray | None
     """Positions at which documents begin: int64, ascending from 0. None if the records do not contain them."""
+    targets: np.ndarray | None = None
+    """bool [tokens]: which tokens are targets of the loss. None if the records do not tell."""
 
 
 @dataclass(frozen=True)
@@ -332,4 +334,5 @@ def row_of(columns: Mapping[str, np.ndarray], pad_id: int) -> Row:
         starts = np.flatnonzero(np.diff(columns["segment_ids"][:tokens], prepend=0))
     elif "position_ids" in columns:
         starts = np.flatnonzero(columns["position_ids"][:tokens] == 0)
-    return Row(ids[:tokens].astype(np.int64, copy=False), len(ids) - tokens, starts)
+    targets = columns["loss_mask"][:tokens] != 0 if "loss_mask" in columns else None
+    return Row(ids[:tokens].astype(np.int64, copy=False), len(ids) - tokens, starts, targets)

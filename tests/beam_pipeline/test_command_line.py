@@ -159,7 +159,7 @@ def test_the_reference_page_tells_which_options_belong_to_the_fingerprint() -> N
     rows = dict(re.findall(r"^\| `(--\w+).*\| (✓)? \|$", prepare, re.MULTILINE))
     assert len(rows) == len(options_of(PrepareConfig))
     without = {"dataset_cache", "max_bad_ratio", "engine", "output", "analyze", "overwrite", "resume", "wait"}
-    without |= {"estimate", "prices", "skip_memory_check", "json", "quiet"}
+    without |= {"chat_template", "estimate", "prices", "skip_memory_check", "json", "quiet"}
     assert {name.removeprefix("--") for name, mark in rows.items() if not mark} == without
 
 

@@ -26,6 +26,8 @@ from beam_pipeline.verbs import prepare
 # tokenizer's content for `tokenizer`, and `splits` for `split`.
 NO_INFLUENCE = {"tokenizer", "split", "output", "max_bad_ratio", "engine", "analyze", "overwrite", "resume"}
 NO_INFLUENCE |= {"estimate", "prices", "skip_memory_check", "wait"}
+NO_INFLUENCE |= {"chat_template"}  # its content is in the description of the tokenizer
+OF_CONVERSATIONS = ("loss_on", "chat_date", "overlong")
 NO_INFLUENCE_OF_INPUT = {"input", "seed"}  # the seed is the run's
 OTHER = {
     "splits": (("b", 0.5), ("a", 0.5)),
@@ -55,6 +57,8 @@ def config(corpus: Path, tokenizer_folder: Path) -> PrepareConfig:
 
 @pytest.mark.parametrize("name", [field.name for field in fields(PrepareConfig) if field.name != "input"])
 def test_each_option_is_in_the_identity_or_declared_without_influence(config: PrepareConfig, name: str):
+    if name in OF_CONVERSATIONS:
+        config = replace(config, input=replace(config.input, content="conversation"))
     if name == "ids_column":  # only this format has other names
         config = replace(config, output_format="mds")
     other_config = replace(config, **{name: other_value(name, getattr(config, name))})
