@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,9 +49,9 @@ class ControlFinder:
     def __init__(self, contents: Collection[str]) -> None:
         self._strings = StringSet(sorted(contents))
 
-    def spells_any(self, text: str) -> bool:
-        """Determines whether a text contains any of the tokens."""
-        return next(self._strings.find([text]), None) is not None
+    def spells_any(self, value: Any) -> bool:
+        """Determines whether a string of a JSON value contains any of the tokens."""
+        return next(self._strings.find([*_strings(value)]), None) is not None
 
     def breaker_for(self, text: str) -> str | None:
         """Returns a character that does not occur in the text; None if all that could be used do."""
@@ -85,3 +85,16 @@ class ControlFinder:
             else:
                 mixed = True
         return spans, mixed
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Yields the strings and keys in a JSON value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield key
+            yield from _strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings(item)

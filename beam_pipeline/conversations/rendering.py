@@ -76,7 +76,7 @@ class ConversationRenderer:
         """
         conversation = orjson.loads(document)
         breaker = None
-        if self._finder.spells_any(document):
+        if self._finder.spells_any(conversation):
             breaker = self._finder.breaker_for(document)
             if breaker is None:
                 raise RenderingError(

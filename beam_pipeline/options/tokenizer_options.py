@@ -63,6 +63,10 @@ class TrainTokenizerConfig(Options):
 
     def __post_init__(self) -> None:
         refuse_overwrite_and_resume(overwrite=self.overwrite, resume=self.resume)
+        if self.input.content != "text":
+            raise UsageError(
+                f"--content {self.input.content}: a tokenizer learns from texts; give the messages' texts as jsonl"
+            )
         if self.lowercase and self.model != "wordpiece":
             raise UsageError(f"--lowercase: requires --model wordpiece; a {self.model} tokenizer keeps case")
         if self.normalize and self.model == "wordpiece":

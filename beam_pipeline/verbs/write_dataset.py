@@ -40,7 +40,10 @@ from tokenmill_reader.format.limits import MOST_SHARDS
 from tokenmill_reader.format.manifest import fingerprint_of
 from tokenmill_reader.format.names import INPUTS, MANIFEST, TOKENIZER
 
-_REFUSED = ("input", "estimate", "prices", "resume", "wait", "analyze", "skip_memory_check")
+_REFUSED = (
+    *("input", "estimate", "prices", "resume", "wait", "analyze", "skip_memory_check"),
+    *("loss_on", "chat_template", "chat_date", "overlong"),
+)
 
 _log = logging.getLogger(__name__)
 
