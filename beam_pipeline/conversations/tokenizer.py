@@ -16,6 +16,7 @@ from beam_pipeline.conversations.rendering import ConversationRenderer, Rendered
 from beam_pipeline.conversations.template import RenderingError
 from beam_pipeline.engines.documents import DocumentTokenizer
 from beam_pipeline.engines.fallbacks import EngineUse
+from beam_pipeline.engines.infilling import Infilling, InfillingTokenizer
 from beam_pipeline.engines.token_arrays import Documents, targets_of, with_targets
 from beam_pipeline.sources.units import BadRecord, DocumentBatch
 from beam_pipeline.tokenization.library_errors import EncodingError
@@ -159,23 +160,30 @@ class ConversationTokenizer:
         return kept, Documents(ids, np.array([len(words[index]) for index in good], np.int64))
 
 
+AnyTokenizer = DocumentTokenizer | ConversationTokenizer | InfillingTokenizer
+"""They all encode batches of documents, and count what they have encoded."""
+
+
 def make_tokenizer(
     *,
     chat: ChatFormat | None,
     limit: LengthLimit | None,
+    infilling: Infilling | None,
     template: Template,
     parse_special_tokens: bool,
     **options: Any,
-) -> DocumentTokenizer | ConversationTokenizer:
+) -> AnyTokenizer:
     """Returns the tokenizer of a run's documents: of conversations if there is a chat format, else of texts.
 
     Args:
         chat: See `ConversationTokenizer`.
         limit: See `ConversationTokenizer`.
+        infilling: Which texts are cut; None: none are.
         template: See `DocumentTokenizer`.
         parse_special_tokens: See `DocumentTokenizer`.
         options: The other arguments of `DocumentTokenizer`.
     """
-    if chat is None:
-        return DocumentTokenizer(template=template, parse_special_tokens=parse_special_tokens, **options)
-    return ConversationTokenizer(chat=chat, limit=limit, **options)
+    if chat is not None:
+        return ConversationTokenizer(chat=chat, limit=limit, **options)
+    options |= {"template": template, "parse_special_tokens": parse_special_tokens}
+    return DocumentTokenizer(**options) if infilling is None else InfillingTokenizer(infilling, **options)

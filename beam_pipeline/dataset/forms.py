@@ -41,6 +41,8 @@ _CONFIG["mix"] = Optional([[str, COUNT, Share()]])
 _CONFIG["dataset"] = Optional(({"name": str}, None))
 _CONFIG["text_separator"] = Optional(str)  # its default is a text that --help describes
 _CONFIG |= {name: Optional(_form_of(_OPTIONS[name])) for name in ("loss_on", "overlong")}
+_CONFIG |= {name: Optional(_form_of(_OPTIONS[name])) for name in ("fim_rate", "fim_spm_rate")}
+_CONFIG["fim_tokens"] = Optional([str])
 _CONFIG |= dict.fromkeys(("messages_column", "chat_date"), Optional(str))
 
 UNIT_FORM = {

@@ -62,10 +62,11 @@ class DocumentTokenizer:
         self._check = (
             None if input_bytes is None else SampleCheck(self._engine, input_bytes=input_bytes, seed=seed)
         )
-        self._dtype = id_dtype(vocab_size)
-        self._control_ids = np.array([] if parse_special_tokens else sorted(control_ids), self._dtype)
-        self._prefix = np.array(template.prefix, self._dtype)
-        self._suffix = np.array(template.suffix, self._dtype)
+        self.dtype = id_dtype(vocab_size)
+        """The type of ids."""
+        self._control_ids = np.array([] if parse_special_tokens else sorted(control_ids), self.dtype)
+        self._prefix = np.array(template.prefix, self.dtype)
+        self._suffix = np.array(template.suffix, self.dtype)
         self._version = version("tokenizers" if self._engine.name == "hf" else self._engine.name)
         self._documents = 0
         self._dropped_counts: Counter[str] = Counter()
@@ -95,7 +96,7 @@ class DocumentTokenizer:
         batch, (ids, lengths) = self._encode_texts(batch)
         self._documents += len(batch.texts)
         self._count_dropped(batch.texts)
-        ids = ids.astype(self._dtype, copy=False)
+        ids = ids.astype(self.dtype, copy=False)
         self._refuse_control_tokens(batch, ids, lengths)
         if self._check is not None:
             self._check(batch, ids, lengths)

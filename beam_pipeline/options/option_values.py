@@ -79,6 +79,14 @@ def parse_date(text: str) -> str:
         raise UsageError(f"--chat_date {text}: is not a date; use the form 2026-07-01") from error
 
 
+def parse_sentinels(text: str) -> tuple[str, str, str]:
+    """Returns the three tokens of `--fim_tokens`. Raises UsageError if there are not three different ones."""
+    names = tuple(text.split(","))
+    if len(names) != 3 or len({*names, ""}) < 4:
+        raise UsageError(f"--fim_tokens {text}: is not PREFIX,MIDDLE,SUFFIX, three different tokens")
+    return names
+
+
 def parse_prices(text: str) -> tuple[tuple[str, float], ...]:
     """Returns the (name, price) pairs of `--prices`, for some of the names in `PRICES`.
 

@@ -15,6 +15,7 @@ from beam_pipeline.options.option_values import (
     check_split_name,
     parse_date,
     parse_prices,
+    parse_sentinels,
     parse_splits,
     refuse_overwrite_and_resume,
 )
@@ -73,6 +74,21 @@ class PrepareConfig(Options):
     overlong: Literal["error", "drop", "truncate_left", "truncate_right"] = option("error", needs="content")
     """Conversations with more tokens than a row, which are never divided: error makes them bad records; drop leaves
     them out; truncate_left and truncate_right cut off their beginning or end. All are counted."""
+
+    fim_rate: float = option(0.0, topic="infilling", metavar="SHARE", bounds=(0, 1))
+    """Share of the documents that are cut in three, at random characters, with the middle moved to the end, so that a
+    model learns to fill in code. The seed and a document's place determine the cuts. Rows do not divide such a
+    document, and documents that are too long for a row stay whole, unless --packing concat is given."""
+    fim_spm_rate: float = option(0.5, metavar="SHARE", bounds=(0, 1), needs="fim_rate")
+    """Share of these whose suffix comes before the prefix (SPM), instead of after it (PSM)."""
+    fim_tokens: tuple[str, str, str] | None = option(
+        None,
+        metavar="PREFIX,MIDDLE,SUFFIX",
+        parse=parse_sentinels,
+        needs="fim_rate",
+        default_text="those of the tokenizer, such as <fim_prefix>, if they are known",
+    )
+    """Special tokens of the tokenizer that mark the parts."""
 
     tokenizer: str = option(topic="tokenizer", metavar="DIR")
     """Folder of a tokenizer, or its name on the hub."""
@@ -177,6 +193,12 @@ class PrepareConfig(Options):
                     raise UsageError(
                         f"--{name}: applies to --content conversation only; add that, or omit it"
                     )
+        if given.get("fim_rate"):
+            if given.get("content") == "conversation":
+                raise UsageError(
+                    "--fim_rate: does not apply to conversations, which stay as they are; omit it"
+                )
+            given.setdefault("packing", "best_fit")
         if given.get("packing") == "none":
             _refuse_options_of_rows(given)
             given |= {"max_length": None, "attention_mask": False, "shuffle": "none"}
@@ -230,6 +252,9 @@ class PrepareConfig(Options):
                 del values[name]
         for name in ("loss_on", "chat_date", "overlong"):
             if not self.has_targets or values[name] is None:
+                del values[name]
+        for name in ("fim_rate", "fim_spm_rate", "fim_tokens"):
+            if not self.fim_rate or values[name] is None:
                 del values[name]
         return values
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -139,7 +139,11 @@ class DocumentBatch:
 
     def without(self, dropped: np.ndarray) -> DocumentBatch:
         """Returns the batch without the documents at these indices."""
-        indices = np.delete(np.arange(len(self.texts)), dropped)
+        return self.take(np.delete(np.arange(len(self.texts)), dropped))
+
+    def take(self, indices: np.ndarray | Sequence[int]) -> DocumentBatch:
+        """Returns the batch with only the documents at these indices."""
+        indices = np.asarray(indices, np.int64)
         texts = [self.texts[index] for index in indices.tolist()]
         return replace(self, texts=texts, places=self.places[indices], bytes=self.bytes[indices])
 

@@ -15,6 +15,7 @@ from beam_pipeline.dataset.finished_units import count_finished
 from beam_pipeline.dataset.lock_holder import check_held
 from beam_pipeline.dataset.shards import ShardInfo
 from beam_pipeline.dataset.staging import FINISHED, STAGING, TEMPORARY, WRITTEN, staging_folder
+from beam_pipeline.engines.infilling import Infilling
 from beam_pipeline.formats.base import Format
 from beam_pipeline.formats.choice import format_for
 from beam_pipeline.options.prepare_options import PrepareConfig
@@ -136,6 +137,8 @@ class Job(OutputJob):
     """Size of the rows that a process of several threads gathers at a time. The output does not depend on it."""
     chat: ChatFormat | None = None
     """How the tokenizer writes conversations; None if the documents are texts."""
+    infilling: Infilling | None = None
+    """Which texts are cut for infilling; None: none are."""
 
     @property
     def split_names(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 from apache_beam.metrics import Metrics
 from apache_beam.pvalue import TaggedOutput
 
-from beam_pipeline.conversations.tokenizer import ConversationTokenizer, make_tokenizer
+from beam_pipeline.conversations.tokenizer import AnyTokenizer, make_tokenizer
 from beam_pipeline.dataset.bad_records import Excluded, write_bad_records
 from beam_pipeline.dataset.finished_units import (
     FinishedUnit,
@@ -22,7 +22,6 @@ from beam_pipeline.dataset.finished_units import (
 )
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.dataset.text_checksums import TextChecksums
-from beam_pipeline.engines.documents import DocumentTokenizer
 from beam_pipeline.rows.packing import Packer
 from beam_pipeline.rows.split_chooser import SplitChooser
 from beam_pipeline.sources.reading import describe, describe_place, read_unit
@@ -50,7 +49,7 @@ class TokenizeUnit(beam.DoFn):
 
     def setup(self) -> None:
         job = self._job
-        self._tokenizer: DocumentTokenizer | ConversationTokenizer | None = None
+        self._tokenizer: AnyTokenizer | None = None
         self._choose_split = SplitChooser(job.config.splits, job.config.seed, job.config.split_by)
         self._reporter = Reporter(job.progress)
         names = ("documents", "bytes", "tokens", "rows", *Excluded.NAMES)
@@ -59,11 +58,12 @@ class TokenizeUnit(beam.DoFn):
         self._misses = Metrics.counter("prepare", "engine_misses")
         self._unit_tokens = Metrics.distribution("prepare", "tokens_per_unit")
 
-    def _make_tokenizer(self) -> DocumentTokenizer | ConversationTokenizer:
+    def _make_tokenizer(self) -> AnyTokenizer:
         job = self._job
         return make_tokenizer(
             chat=job.chat,
             limit=job.length_limit,
+            infilling=job.infilling,
             tokenizer_json=filesystem.read_bytes(job.tokenizer_json_path).decode(),
             vocab_size=job.vocab_size,
             template=job.template,

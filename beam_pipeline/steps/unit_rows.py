@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from beam_pipeline.conversations.tokenizer import ConversationTokenizer
+from beam_pipeline.conversations.tokenizer import AnyTokenizer
 from beam_pipeline.dataset.statistics import SplitStatistics
-from beam_pipeline.engines.documents import DocumentTokenizer
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.rows.packing import Packer, Tail
@@ -28,7 +27,7 @@ class UnitRows:
     def __init__(
         self,
         *,
-        tokenizer: DocumentTokenizer | ConversationTokenizer,
+        tokenizer: AnyTokenizer,
         choose_split: SplitChooser,
         packers: Sequence[Packer],
         vocab_size: int,

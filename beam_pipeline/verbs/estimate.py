@@ -13,6 +13,7 @@ import numpy as np
 from beam_pipeline.conversations.chat_format import ChatFormat
 from beam_pipeline.conversations.tokenizer import LengthLimit, make_tokenizer
 from beam_pipeline.dataset.statistics import SplitStatistics
+from beam_pipeline.engines.infilling import Infilling
 from beam_pipeline.formats.base import DocumentFormat, RowFormat
 from beam_pipeline.formats.choice import format_for
 from beam_pipeline.options.prepare_options import PrepareConfig
@@ -45,6 +46,7 @@ def estimate(
     *,
     template: Template,
     chat: ChatFormat | None,
+    infilling: Infilling | None,
     pad_id: int,
     threads: int,
 ) -> Estimate:
@@ -56,6 +58,7 @@ def estimate(
         tokenizer: The run's tokenizer.
         template: The ids around each document.
         chat: How the tokenizer writes conversations; None if the documents are texts.
+        infilling: Which texts are cut for infilling; None: none are.
         pad_id: The id that pads rows.
         threads: Number of threads of the tokenization engine.
 
@@ -65,7 +68,14 @@ def estimate(
     sample_bytes = min(max(int(input_plan.bytes * _SAMPLED_SHARE), _MIN_SAMPLE_BYTES), _MAX_SAMPLE_BYTES)
     sampled = windows(input_plan, config.input, sample_bytes=sample_bytes, seed=config.seed)
     sample = _prepare(
-        config, sampled, tokenizer, template=template, chat=chat, pad_id=pad_id, threads=threads
+        config,
+        sampled,
+        tokenizer,
+        template=template,
+        chat=chat,
+        infilling=infilling,
+        pad_id=pad_id,
+        threads=threads,
     )
     encoded = _encode(config, format_for(config, tokenizer.vocab_size), sample.blocks)
     is_whole_input = sample_bytes >= input_plan.bytes
@@ -148,12 +158,14 @@ def _prepare(
     *,
     template: Template,
     chat: ChatFormat | None,
+    infilling: Infilling | None,
     pad_id: int,
     threads: int,
 ) -> _PreparedSample:
     """Tokenizes and packs the windows. See `estimate` for the arguments and exceptions."""
     tokenizing = make_tokenizer(
         chat=chat,
+        infilling=infilling,
         limit=None if chat is None else LengthLimit(config.max_length, config.overlong),
         tokenizer_json=tokenizer.json,
         vocab_size=tokenizer.vocab_size,

@@ -17,6 +17,7 @@ from beam_pipeline.dataset import output_place
 from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.engines.engine import HF_SPEED, check_engine
+from beam_pipeline.engines.infilling import Infilling, infilling_of
 from beam_pipeline.engines.unknown_text import describe_unknown
 from beam_pipeline.formats.choice import format_class, format_for
 from beam_pipeline.native import library as native
@@ -69,6 +70,8 @@ class CheckedRun:
     planned: InputPlan
     chat: ChatFormat | None
     """How the tokenizer writes conversations; None if the documents are texts."""
+    infilling: Infilling | None
+    """Which texts are cut for infilling; None: none are."""
     lost: RoundTrip | None
     """What the tokenizer loses of a sample of the documents, if anything."""
 
@@ -239,6 +242,7 @@ def check_run(config: PrepareConfig, launch: Launch, planned: InputPlan | None =
         pad_id=pad_id,
         planned=planned,
         chat=chat,
+        infilling=infilling_of(config.identity() | {"seed": config.seed}, tokenizer),
         lost=lost,
     )
 
@@ -258,6 +262,7 @@ def estimate_run(config: PrepareConfig, beam_args: Sequence[str]) -> Estimate:
             checked.tokenizer,
             template=checked.template,
             chat=checked.chat,
+            infilling=checked.infilling,
             pad_id=checked.pad_id,
             threads=beam_options.process_threads(launch.options),
         )
@@ -281,6 +286,7 @@ def _make(launch: Launch, held: Lock, checked: CheckedRun) -> bool:
             control_ids=tokenizer.control_ids,
             template=checked.template,
             chat=checked.chat,
+            infilling=checked.infilling,
             threads=beam_options.process_threads(launch.options),
             gathered_bytes=memory.bytes_to_gather(),
             progress=address,

@@ -15,9 +15,9 @@ from functools import cached_property
 import numpy as np
 
 from beam_pipeline.conversations.chat_format import chat_format
-from beam_pipeline.conversations.tokenizer import ConversationTokenizer, LengthLimit, make_tokenizer
+from beam_pipeline.conversations.tokenizer import AnyTokenizer, LengthLimit, make_tokenizer
 from beam_pipeline.dataset.manifest import split_shares
-from beam_pipeline.engines.documents import DocumentTokenizer
+from beam_pipeline.engines.infilling import infilling_of
 from beam_pipeline.engines.token_arrays import Documents, ids_of
 from beam_pipeline.options.input_options import NOT_IN_ALL_MANIFESTS, InputConfig
 from beam_pipeline.rows.split_chooser import SplitChooser
@@ -68,7 +68,7 @@ class Tracer:
         self._cached_units: tuple[tuple[WorkUnit, ...], list[UnitDocuments]] | None = None
 
     @cached_property
-    def _tokenizer(self) -> DocumentTokenizer | ConversationTokenizer:
+    def _tokenizer(self) -> AnyTokenizer:
         """The tokenizer, loaded on first use: an engine takes a second to load, and most units are too large."""
         config = self._split.manifest["config"]
         chat = limit = None
@@ -78,6 +78,7 @@ class Tracer:
         return make_tokenizer(
             chat=chat,
             limit=limit,
+            infilling=infilling_of(config, self._description),
             tokenizer_json=self._description.json,
             vocab_size=self._description.vocab_size,
             template=self._template,
