@@ -57,8 +57,8 @@ class PrepareConfig(Options):
         "assistant", topic="conversations", needs="content"
     )
     """Targets of the loss, which loss_mask marks: all messages of the assistant with the control token after each (or
-    what the template marks by {% generation %}); those of the completion, or after the last message of a user; the last
-    one; or all tokens."""
+    what a template with generation tags puts into them); those of the completion, or after the last message of a user;
+    the last one; or all tokens."""
     chat_template: str | None = option(
         None,
         metavar="FILE",
