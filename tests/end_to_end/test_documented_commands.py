@@ -8,6 +8,7 @@ import json
 import random
 import re
 import shlex
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -89,6 +90,14 @@ def place(tmp_path_factory: pytest.TempPathFactory, run_successfully: Callable[.
     run_successfully("train-tokenizer", *corpus, "--vocab_size", "400", "--output", place / "tokenizer")
     for name in ("roberta-base", "gpt2", "MODEL", "first/tokenizer"):  # folders in place of names on the hub
         (place / name).symlink_to(place / "tokenizer")
+    chat = place / "HuggingFaceTB" / "SmolLM2-135M-Instruct"
+    shutil.copytree(place / "tokenizer", chat)
+    (chat / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ sep_token or eos_token }}\n{% endfor %}"
+    )
+    (place / "chats").mkdir()
+    messages = [{"role": "user", "content": words[0]}, {"role": "assistant", "content": words[1]}]
+    (place / "chats" / "a.jsonl").write_text(json.dumps({"messages": messages}) + "\n")
     source = [*corpus, "--tokenizer", place / "tokenizer"]
     run_successfully(
         "prepare", *source, "--output", place / "dataset", "--shard_size", "50", "--max_length", "16"
