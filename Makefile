@@ -1,5 +1,6 @@
 # make setup            create two environments: .venv (pipeline) and trainer/.venv (trainer)
 # make demo             text → tokenizer → shards → a trained model; INPUT=path uses your own text
+# make demo-chat        after it: conversations → a model that answers
 # make test             run the tests of both programs: every promise once
 # make test-all         the same, and the wide tests: further cases of matrices, such as every model type
 # make test-wide WIDE=3/12  the wide tests only, and of them a twelfth
@@ -50,7 +51,7 @@ OPTIONS ?=
 WIDE ?= none
 PYTEST = -m pytest -n auto --dist loadfile --wide $(WIDE)
 
-.PHONY: setup demo test test-all test-wide test-pipeline test-trainer fuzz test-export test-transformers test-adapters test-tpu-check test-engines setup-engines-quick test-engines-quick test-jobset test-images test-cloud-build compile-check kernels release test-wheels build-wheels docs docs-options lint lock clean
+.PHONY: setup demo demo-chat test test-all test-wide test-pipeline test-trainer fuzz test-export test-transformers test-adapters test-tpu-check test-engines setup-engines-quick test-engines-quick test-jobset test-images test-cloud-build compile-check kernels release test-wheels build-wheels docs docs-options lint lock clean
 
 setup: .venv/.ready trainer/.venv/.ready
 
@@ -86,6 +87,9 @@ compile-check: trainer/.venv-tpu-check/.ready
 
 demo: setup
 	demo/run.sh $(OUTPUT) $(INPUT)
+
+demo-chat: setup
+	demo/chat.sh $(OUTPUT)
 
 test: test-pipeline test-trainer
 

@@ -10,7 +10,6 @@ set -Eeuo pipefail # -E: the trap holds in functions, too
 out=${1:?usage: demo/run.sh FOLDER [INPUT …]}
 shift
 here=$(cd "$(dirname "$0")" && pwd)
-PATH="$here/../.venv/bin:$here/../trainer/.venv/bin:$PATH"
 python="$here/../.venv/bin/python"
 model=${MODEL:-$here/model.yaml} # what `fit` trains; MODEL=… names another file
 
@@ -25,18 +24,13 @@ else
   done
 fi
 
-number=0
-exec 3>&1 # the terminal, also if a step's own output goes to a file
-step() { # TITLE COMMAND…: prints both and runs the command
-  local command="${*:2}"
-  command=${command//"$here"/demo}
-  printf '\n[%d/6] %s\n$ %s\n' $((++number)) "$1" "${command//"${library:-/dev/null}"/LIB}" >&3
-  "${@:2}"
-}
-trap 'echo "demo: stopped; the same command continues. To start over, remove $out or choose another OUTPUT." >&2' ERR INT TERM
+steps=6
+# shellcheck source=demo/steps.sh
+source "$here/steps.sh"
 
 step "Train a tokenizer" \
-  tokenmill train-tokenizer "${text[@]}" --vocab_size 2048 --output "$out/tokenizer" --resume
+  tokenmill train-tokenizer "${text[@]}" --vocab_size 2048 --special_tokens "<|im_start|>" "<|im_end|>" \
+  --output "$out/tokenizer" --resume
 
 step "Write the dataset: rows of 128 tokens in shards" \
   tokenmill prepare "${text[@]}" --tokenizer "$out/tokenizer" --append_eos --max_length 128 \
@@ -69,5 +63,6 @@ Look at
   $out/dataset/report.html   the dataset: lengths, tokens, rows and where they came from
   $out/run/loss.svg          the loss, step by step, beside the unigram entropy
   $out/model                 the model: AutoModelForCausalLM.from_pretrained("$out/model")
+Teach it to answer: make demo-chat
 Your own text: make demo INPUT=path/to/your.txt OUTPUT=own-model
 END

@@ -208,11 +208,14 @@ def _check_statistics(
     totals = manifest["totals"]
     histograms = {name: recorded[name] for name in ("document_tokens", "document_bytes")}
     ratios = recorded["document_bytes_per_token"]["counts"]
+    turns = recorded.get("document_turns", {"counts": []})["counts"]
     expected = SplitStatistics(
         shard_statistics.token_counts,
         *(_pad_histogram(histogram["counts"]) for histogram in histograms.values()),
         np.array(ratios, np.int64),
         shard_statistics.row_fill,
+        _pad_histogram(turns),
+        shard_statistics.row_targets,
         *(histogram["max"] for histogram in histograms.values()),
         documents=totals["documents"],
         bytes=totals["bytes"],
@@ -230,6 +233,8 @@ def _check_statistics(
             yield f"{name} counts {sum(histogram['counts'])} documents, the manifest specifies {totals['documents']}"
         elif totals["documents"] and not histogram["edges"][-2] <= histogram["max"] < histogram["edges"][-1]:
             yield f"{name}.max is {histogram['max']}, which is not in the last bin with documents"
+    if turns and sum(turns) != totals["documents"]:
+        yield f"document_turns counts {sum(turns)} documents, the manifest specifies {totals['documents']}"
     if sum(ratios) > totals["documents"]:
         yield f"document_bytes_per_token counts {sum(ratios)} documents, but there are {totals['documents']}"
 

@@ -14,6 +14,8 @@ TOOLS = chr(0x7FFFE)
 MOST_MESSAGES = 0x7FFF0
 GENERATION = 0x80000
 """Added to the marks of characters within `{% generation %}`."""
+_MARKS = "utf-32-le", "surrogatepass"
+"""The encoding of marks as integers."""
 
 
 def message_mark(number: int) -> str:
@@ -194,9 +196,10 @@ def _marked(text: str, mark: str) -> Traced:
 def in_generation(text: str) -> Traced:
     """Returns the text with all characters marked as the template's `{% generation %}`."""
     traced = Traced.of(text)
-    return Traced(traced, "".join(chr(ord(mark) | GENERATION) for mark in traced.marks))
+    marks = marks_of(traced) | np.uint32(GENERATION)
+    return Traced(traced, marks.tobytes().decode(*_MARKS))
 
 
 def marks_of(text: str) -> np.ndarray:
     """Returns the marks of a string as uint32 [characters]."""
-    return np.frombuffer(Traced.of(text).marks.encode("utf-32-le", "surrogatepass"), np.uint32)
+    return np.frombuffer(Traced.of(text).marks.encode(*_MARKS), np.uint32)

@@ -10,6 +10,11 @@ from beam_pipeline.engines.token_arrays import ids_of, targets_of
 from beam_pipeline.rows.blocks import RowBlock, rows_checksum
 from beam_pipeline.rows.documents import DocumentBlock
 
+HISTOGRAMS = ("document_tokens", "document_bytes", "document_bytes_per_token", "row_fill")
+"""The histograms of statistics.json."""
+TARGET_HISTOGRAMS = ("document_turns", "row_targets")
+"""Those that only conversations have."""
+
 # Edges of the length histograms: four per octave, up to 2**40.
 LENGTH_EDGES = np.unique(np.floor(2.0 ** (np.arange(0, 161) / 4)).astype(np.int64))
 
@@ -22,6 +27,16 @@ _RATIO_BINS = 16 * _BINS_PER_BYTE + 1
 
 # The fill of rows: bins of 5%. Each includes its upper edge.
 _FILL_BINS = 20
+
+# Of the histograms, in the order of their fields.
+_HISTOGRAM_BINS = (
+    len(LENGTH_EDGES),
+    len(LENGTH_EDGES),
+    _RATIO_BINS,
+    _FILL_BINS,
+    len(LENGTH_EDGES),
+    _FILL_BINS,
+)
 
 
 @dataclass
@@ -43,6 +58,10 @@ class SplitStatistics:
     row_fill: np.ndarray
     """int64 [20]: rows by their fill, the share of positions with tokens. Bin i counts i / 20 < fill <= (i + 1) / 20.
     """
+    document_turns: np.ndarray
+    """int64 [len(LENGTH_EDGES)]: conversations by their number of turns that are targets, in the bins of lengths."""
+    row_targets: np.ndarray
+    """int64 [20]: rows of conversations by the share of positions that are targets, in the bins of `row_fill`."""
     longest_tokens: int = 0
     """The largest number of tokens in a document."""
     longest_bytes: int = 0
@@ -61,8 +80,7 @@ class SplitStatistics:
 
     @classmethod
     def empty(cls, vocab_size: int) -> SplitStatistics:
-        sizes = (vocab_size, len(LENGTH_EDGES), len(LENGTH_EDGES), _RATIO_BINS, _FILL_BINS)
-        return cls(*(np.zeros(size, np.int64) for size in sizes))
+        return cls(*(np.zeros(size, np.int64) for size in (vocab_size, *_HISTOGRAM_BINS)))
 
     def add_documents(self, ids: np.ndarray, tokens: np.ndarray, sizes: np.ndarray) -> None:
         """Counts documents.
@@ -72,7 +90,10 @@ class SplitStatistics:
             tokens: int64 [documents]: the number of tokens in each.
             sizes: int64 [documents]: the number of UTF-8 bytes in each one's text.
         """
-        self.targets += int(np.count_nonzero(targets_of(ids)))
+        is_target = targets_of(ids)
+        if is_target.any():
+            self.targets += int(np.count_nonzero(is_target))
+            self.document_turns += _histogram(_runs(is_target, tokens))
         self.token_counts += np.bincount(ids_of(ids), minlength=len(self.token_counts))
         self.document_tokens += _histogram(tokens)
         self.document_bytes += _histogram(sizes)
@@ -97,6 +118,11 @@ class SplitStatistics:
         self.rows += rows
         self.padding += block.ids.size - int(lengths.sum())
         self.row_fill += np.bincount((_FILL_BINS * lengths - 1) // max_length, minlength=_FILL_BINS)
+        is_target = targets_of(block.ids)
+        if is_target.any():
+            targets = np.count_nonzero(is_target, axis=1)
+            bins = np.maximum(_FILL_BINS * targets - 1, 0) // max_length
+            self.row_targets += np.bincount(bins, minlength=_FILL_BINS)
         self.rows_checksum = (self.rows_checksum + rows_checksum(block.ids, block.lengths)) % 2**64
 
     def merge(self, other: SplitStatistics) -> SplitStatistics:
@@ -122,7 +148,7 @@ class SplitStatistics:
         """The inverse of `to_bytes`. Copies the arrays, so that `merge` can write to them."""
         sums = np.frombuffer(data, np.uint64, len(_SUMS)).tolist()
         counts = np.frombuffer(data, np.int64, offset=8 * len(_SUMS)).copy()
-        histogram_ends = np.cumsum([len(LENGTH_EDGES), len(LENGTH_EDGES), _RATIO_BINS, _FILL_BINS])
+        histogram_ends = np.cumsum(_HISTOGRAM_BINS)
         arrays = np.split(counts, len(counts) - histogram_ends[-1] + np.array([0, *histogram_ends[:-1]]))
         return cls(*arrays, **dict(zip(_SUMS, sums, strict=True)))
 
@@ -146,10 +172,21 @@ class SplitStatistics:
                 "counts": self.document_bytes_per_token.tolist(),
             },
             "row_fill": {"edges": edges_of("row_fill"), "counts": self.row_fill.tolist()},
+            **(self._target_histograms() if self.targets else {}),
+        }
+
+    def _target_histograms(self) -> dict:
+        num_bins = _used_bins(self.document_turns)
+        return {
+            "document_turns": {
+                "edges": edges_of("document_turns", num_bins),
+                "counts": self.document_turns[:num_bins].tolist(),
+            },
+            "row_targets": {"edges": edges_of("row_targets"), "counts": self.row_targets.tolist()},
         }
 
     def _lengths(self, counts: np.ndarray, longest: int, total: int) -> dict:
-        num_bins = int(np.flatnonzero(counts).max(initial=0)) + 1
+        num_bins = _used_bins(counts)
         edges = edges_of("document_tokens", num_bins)
         mean = total / self.documents if self.documents else 0.0
         return {"edges": edges, "counts": counts[:num_bins].tolist(), "mean": mean, "max": longest}
@@ -164,11 +201,12 @@ def edges_of(histogram: str, bins: int = 0) -> list[float]:
 
     Args:
         histogram: Its name in statistics.json.
-        bins: For a histogram of lengths, the number of its bins, since those after the last document are left out.
+        bins: For a histogram of lengths or turns, the number of its bins, since those after the last document are left
+            out.
     """
     if histogram == "document_bytes_per_token":
         return (np.arange(_RATIO_BINS + 1) / _BINS_PER_BYTE).tolist()
-    if histogram == "row_fill":
+    if histogram in ("row_fill", "row_targets"):
         return (np.arange(_FILL_BINS + 1) / _FILL_BINS).tolist()
     return [0, *LENGTH_EDGES[1 : bins + 1].tolist()]
 
@@ -180,6 +218,25 @@ def entropy(counts: np.ndarray) -> float:
         return 0.0
     total = counts.sum()
     return float(np.log(total) - (counts * np.log(counts)).sum() / total)
+
+
+def _used_bins(counts: np.ndarray) -> int:
+    return int(np.flatnonzero(counts).max(initial=0)) + 1
+
+
+def _runs(is_target: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """Returns the number of runs of targets in each document: int64 [documents].
+
+    >>> _runs(np.array([False, True, True, True, False, True]), np.array([3, 0, 3]))
+    array([1, 0, 2])
+    """
+    ends = np.cumsum(tokens)
+    starts = is_target.copy()
+    starts[1:] &= ~is_target[:-1]
+    firsts = (ends - tokens)[tokens > 0]
+    starts[firsts] = is_target[firsts]
+    counts = np.concatenate([[0], np.cumsum(starts)])
+    return counts[ends] - counts[ends - tokens]
 
 
 def _histogram(lengths: np.ndarray) -> np.ndarray:

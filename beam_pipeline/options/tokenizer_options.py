@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -10,8 +11,12 @@ from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.options.option_fields import Options, option
 from beam_pipeline.options.option_values import refuse_overwrite_and_resume
 from beam_pipeline.support.errors import UsageError
+from tokenmill_reader.console.escaping import excerpt
 from tokenmill_reader.format.json_form import COUNT
 from tokenmill_reader.format.limits import SEEDS
+
+_LONGEST_SPECIAL_TOKEN = 64
+_MOST_SPECIAL_TOKENS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +50,9 @@ class TrainTokenizerConfig(Options):
     white space, line breaks included, to one space, and white space at the end to nothing."""
     vocab_size: int = option(25000, metavar="N", bounds=(300, 1 << 20))
     """Number of tokens, special tokens included; fewer if the sample does not support as many."""
+    special_tokens: tuple[str, ...] = option((), metavar="TOKEN")
+    """Further special tokens, e.g. those of a chat template or of infilling. No text contains them, whatever it spells.
+    They are the last of the --vocab_size tokens."""
     strict: bool = False
     """Fail if the sample does not support --vocab_size tokens."""
     sample_bytes: int = option(100 << 20, metavar="N", unit="MiB", bounds=(1, COUNT[-1]))
@@ -67,6 +75,7 @@ class TrainTokenizerConfig(Options):
             raise UsageError(
                 f"--content {self.input.content}: a tokenizer learns from texts; give the messages' texts as jsonl"
             )
+        _check_special_tokens(self.special_tokens)
         if self.lowercase and self.model != "wordpiece":
             raise UsageError(f"--lowercase: requires --model wordpiece; a {self.model} tokenizer keeps case")
         if self.normalize and self.model == "wordpiece":
@@ -81,3 +90,16 @@ class TrainTokenizerConfig(Options):
         if not self.input.dataset:
             del values["unit_bytes"]
         return values
+
+
+def _check_special_tokens(tokens: Sequence[str]) -> None:
+    for number, token in enumerate(tokens):
+        if not token or token != token.strip() or not token.isprintable() or len(token) > _LONGEST_SPECIAL_TOKEN:
+            raise UsageError(
+                f"--special_tokens {excerpt(repr(token), 80)}: a token has 1 to {_LONGEST_SPECIAL_TOKEN} printable "
+                "characters, and no space at its ends"
+            )
+        if token in tokens[:number]:
+            raise UsageError(f"--special_tokens {token}: is given twice")
+    if len(tokens) > _MOST_SPECIAL_TOKENS:
+        raise UsageError(f"--special_tokens: has {len(tokens)} tokens, and at most {_MOST_SPECIAL_TOKENS} are added")

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from beam_pipeline.dataset.statistics import TARGET_HISTOGRAMS
 from beam_pipeline.report_page.charts import Curve, Histogram, column_chart, histogram_chart, log_log_chart
 from beam_pipeline.report_page.rows import shown_rows
 from beam_pipeline.report_page.text import count, option_value
@@ -247,6 +248,25 @@ def _charts(shown: Sequence[_ShownSplit]) -> dict[str, Markup | None]:
         )
         if any(split.statistics["fill"] < _FULL and split.totals["rows"] > 1 for split in shown)
         else None,
+        **_target_charts([split for split in shown if split.totals.get("targets")]),
+    }
+
+
+def _target_charts(shown: Sequence[_ShownSplit]) -> dict[str, Markup | None]:
+    """Returns the charts that only conversations have."""
+    if not shown:
+        return dict.fromkeys(TARGET_HISTOGRAMS)
+    return {
+        "document_turns": histogram_chart(
+            comparable([split.histogram("document_turns") for split in shown]),
+            x_label="trained turns in a conversation",
+            unit="conversations",
+        ),
+        "row_targets": histogram_chart(
+            [split.histogram("row_targets", scale=100) for split in shown],
+            x_label="% of a row's slots that are targets",
+            unit="rows",
+        ),
     }
 
 

@@ -96,6 +96,7 @@ def train(
     texts: Callable[[], Iterable[str]],
     *,
     vocab_size: int,
+    special_tokens: Sequence[str] = (),
     strict: bool = False,
     normalize: bool = False,
     lowercase: bool = False,
@@ -106,6 +107,7 @@ def train(
         model: `bpe`, `unigram` or `wordpiece`.
         texts: Returns an iterable of the sample's documents. It may be called more than once.
         vocab_size: Number of tokens, special tokens included. There are fewer if the sample does not support as many.
+        special_tokens: Further special tokens, which get the last ids.
         strict: Whether that is an error.
         normalize: Whether the tokenizer normalizes text to NFKC and folds white space. Not used by `wordpiece`, which
             always folds it.
@@ -113,16 +115,25 @@ def train(
             `wordpiece`.
 
     Raises:
-        DataError: If the sample's characters need more tokens, or with `strict`, if it supports fewer.
+        DataError: If the sample's characters need more tokens, or with `strict`, if it supports fewer; if a special token
+            is already a token.
     """
     if model == "wordpiece":
-        trained = _train_wordpiece(texts, vocab_size, lowercase)
+        trained = _train_wordpiece(texts, vocab_size, lowercase, len(special_tokens))
     else:
         normalizer = _folding_normalizer() if normalize else None
         normalized = map(_normalization(normalizer), texts()) if normalizer else texts()
-        trained = (_train_bpe if model == "bpe" else _train_unigram)(normalized, vocab_size)
+        trained = (_train_bpe if model == "bpe" else _train_unigram)(
+            normalized, vocab_size - len(special_tokens)
+        )
         if normalizer:
             trained.tokenizer.normalizer = normalizer
+    for token in special_tokens:
+        if trained.tokenizer.token_to_id(token) is not None:
+            raise DataError(
+                f"--special_tokens {token}: the tokenizer has this token already, as text or with a role of its own"
+            )
+    _add_special(trained.tokenizer, special_tokens)
     actual_size = trained.tokenizer.get_vocab_size()
     if actual_size < vocab_size and strict:
         raise DataError(
@@ -212,9 +223,9 @@ def _train_bpe(texts: Iterable[str], vocab_size: int) -> TrainedTokenizer:
 
 
 def _train_wordpiece(
-    texts: Callable[[], Iterable[str]], vocab_size: int, lowercase: bool
+    texts: Callable[[], Iterable[str]], vocab_size: int, lowercase: bool, further: int
 ) -> TrainedTokenizer:
-    """Trains a WordPiece model like BERT's, with `[CLS] … [SEP]` around a text.
+    """Trains a WordPiece model like BERT's, with `[CLS] … [SEP]` around a text; leaves ids for `further` tokens.
 
     As in BERT, words and signs are all that is left of a text: decoding puts spaces between them.
 
@@ -226,14 +237,14 @@ def _train_wordpiece(
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     alphabet = _alphabet(texts(), tokenizer.normalizer)
-    minimum = len(special) + 2 * len(alphabet)
+    minimum = len(special) + further + 2 * len(alphabet)
     if vocab_size < minimum:
         raise DataError(
             f"--vocab_size {vocab_size}: too small for the characters of this sample, which together with the special "
             f"tokens need {minimum}"
         )
     trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab_size,
+        vocab_size=vocab_size - further,
         min_frequency=_MIN_FREQUENCY,
         special_tokens=[*special, *(_SUBWORD + char for char in alphabet)],
         initial_alphabet=alphabet,

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby, islice
-
-import numpy as np
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
 
 from beam_pipeline.options.command_line import Parsed, parse
 from beam_pipeline.options.dataset_options import InspectConfig
@@ -17,7 +15,8 @@ from beam_pipeline.support.amounts import counted
 from beam_pipeline.support.console import print_document
 from beam_pipeline.support.errors import DataError, UsageError
 from beam_pipeline.verbs.inspection_documents import Record, record_document, summary_document
-from beam_pipeline.views.decoding import DecodedPiece, TextDecoder
+from beam_pipeline.views.colours import coloured
+from beam_pipeline.views.decoding import TextDecoder
 from beam_pipeline.views.describing import describe_units, stretches_of
 from beam_pipeline.views.reading import FinishedSplit, Origin, Row, open_dataset
 from beam_pipeline.views.tracing import NotTraced, Tracer, TraceTooSlow
@@ -147,7 +146,13 @@ def _record_lines(record: Record, config: InspectConfig) -> Iterator[str]:
     if record.untraced_reason is not None:
         yield f"traced  only to its work unit: {visible(record.untraced_reason, one_line=True)}"
     yield ""
-    yield from _content_lines(row, record.stretches, record.split.decoder(), config.tokens)
+    yield from _content_lines(
+        row,
+        record.stretches,
+        record.split.decoder(),
+        control_ids=set(record.split.manifest["tokenizer"]["control_ids"]),
+        tokens=config.tokens,
+    )
 
 
 def _source_lines(origin: Origin) -> Iterator[str]:
@@ -158,7 +163,12 @@ def _source_lines(origin: Origin) -> Iterator[str]:
 
 
 def _content_lines(
-    row: Row, stretches: Sequence[tuple[int, int, str]], decoder: TextDecoder, tokens: bool
+    row: Row,
+    stretches: Sequence[tuple[int, int, str]],
+    decoder: TextDecoder,
+    *,
+    control_ids: Collection[int],
+    tokens: bool,
 ) -> Iterator[str]:
     """Yields the row's text or tokens, for each stretch in turn."""
     for start, end, description in stretches:
@@ -174,20 +184,12 @@ def _content_lines(
                         f"{position:>6}{mark} {int(row.ids[position]):>7}  {visible(token, one_line=True):<24} {text}"
                     )
         else:
-            pieces = decoder.pieces(row.ids[start:end].tolist())
-            targets = None if row.targets is None else row.targets[start:end]
-            yield "".join(_coloured(pieces, targets))
-
-
-def _coloured(pieces: Sequence[DecodedPiece], targets: np.ndarray | None) -> Iterator[str]:
-    """Yields the text of pieces; on a terminal, that of targets in green."""
-    shows = targets is not None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    if not shows:
-        yield visible("".join(piece.text for piece in pieces))
-        return
-    for is_target, run in groupby(pieces, key=lambda piece: bool(targets[piece.first])):
-        text = visible("".join(piece.text for piece in run))
-        yield f"\x1b[32m{text}\x1b[0m" if is_target else text
+            ids = row.ids[start:end].tolist()
+            pieces = decoder.pieces(ids)
+            if row.targets is not None and sys.stdout.isatty() and "NO_COLOR" not in os.environ:
+                yield "".join(coloured(pieces, ids, row.targets[start:end], control_ids))
+            else:
+                yield visible("".join(piece.text for piece in pieces))
 
 
 def _print_matches(config: InspectConfig, splits: Sequence[FinishedSplit]) -> None:

@@ -179,6 +179,7 @@ def _train(config: TrainTokenizerConfig, sample: Sample):
                 config.model,
                 texts,
                 vocab_size=config.vocab_size,
+                special_tokens=config.special_tokens,
                 strict=config.strict,
                 normalize=config.normalize,
                 lowercase=config.lowercase,

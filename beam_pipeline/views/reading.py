@@ -14,7 +14,7 @@ from beam_pipeline.dataset import manifest as manifests
 from beam_pipeline.dataset.forms import UNIT_FORM
 from beam_pipeline.dataset.manifest import read_inputs
 from beam_pipeline.dataset.records import RecordError
-from beam_pipeline.dataset.statistics import edges_of
+from beam_pipeline.dataset.statistics import HISTOGRAMS, TARGET_HISTOGRAMS, edges_of
 from beam_pipeline.formats.base import DocumentFormat
 from beam_pipeline.formats.choice import format_of, read_documents
 from beam_pipeline.rows.documents import DocumentBlock
@@ -139,7 +139,7 @@ class FinishedSplit:
         if len(statistics["token_counts"]) != vocab_size:
             counts = len(statistics["token_counts"])
             raise DataError(f"{path}: has {counts} token_counts, but the tokenizer has {vocab_size} ids")
-        for name in ("document_tokens", "document_bytes", "document_bytes_per_token", "row_fill"):
+        for name in (*HISTOGRAMS, *(name for name in TARGET_HISTOGRAMS if name in statistics)):
             edges, bins = statistics[name]["edges"], len(statistics[name]["counts"])
             if not bins or len(edges) != bins + 1 or edges != edges_of(name, bins):
                 raise DataError(f"{path}: {name} does not have the edges of {bins} bins")

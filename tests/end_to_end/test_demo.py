@@ -94,6 +94,19 @@ def test_a_second_run_skips_what_is_done_and_says_the_same(first, place: Path) -
     assert second.stdout.partition("held-out text")[2] == first.stdout.partition("held-out text")[2]
 
 
+def test_the_chat_demo_goes_on_from_its_model(first, place: Path) -> None:
+    command = [ROOT / "demo" / "chat.sh", place / "out"]
+    result = subprocess.run(command, env=os.environ | {"STEPS": "3"}, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    answers = [
+        json.loads(line) for line in (place / "out" / "chat" / "answers.jsonl").read_text().splitlines()
+    ]
+    assert len(answers) > 500
+    assert f"of {len(answers)} answers are right" in result.stdout
+    trained = (place / "out" / "chat" / "train.jsonl").read_text()
+    assert not any(json.dumps(answer["text"]) in trained for answer in answers)
+
+
 def test_beginnings_of_short_documents_are_chosen_too(
     first, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,6 +123,7 @@ STATISTICS_FORM = {
     "token_counts": [COUNT],
     **{key: {**_HISTOGRAM, "mean": float, "max": COUNT} for key in ("document_tokens", "document_bytes")},
     **dict.fromkeys(("document_bytes_per_token", "row_fill"), _HISTOGRAM),
+    **dict.fromkeys(("document_turns", "row_targets"), Optional(_HISTOGRAM)),
 }
 
 

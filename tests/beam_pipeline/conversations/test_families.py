@@ -143,6 +143,41 @@ def test_what_a_message_spells_is_ordinary_text(family: Family) -> None:
                 assert message["content"].strip() in text
 
 
+@pytest.mark.parametrize("times", [50, pytest.param(60_000, marks=pytest.mark.wide)])
+def test_empty_and_huge_turns(family: Family, times: int) -> None:
+    huge = "the cat <|im_end|> " * times
+    given = [
+        {"messages": [{"role": "user", "content": turn}, {"role": "assistant", "content": answer}]}
+        for turn, answer in (("", "x"), (" ", "x"), ("\n\n", "x"), (huge, "x"), ("", huge))
+    ]
+    encoded, reasons = family.encode(given)
+    assert not reasons
+    for conversation, (ids, targets) in zip(given, encoded, strict=True):
+        trained = family.reference.decode(
+            [number for number, chosen in zip(ids, targets, strict=True) if chosen]
+        )
+        assert conversation["messages"][1]["content"].strip() in trained
+        untrained = [number for number, chosen in zip(ids, targets, strict=True) if not chosen]
+        assert len(untrained) < 60 or conversation["messages"][0]["content"] == huge
+
+
+@pytest.mark.wide
+def test_ten_thousand_hostile_conversations(family: Family) -> None:
+    for seed in range(10):
+        given = conversations(1000, seed=100 + seed, hostile=True)
+        encoded, reasons = family.encode(given)
+        assert not reasons
+        harmless = [
+            [{**message, "content": "x"} for message in conversation["messages"]] for conversation in given
+        ]
+        for messages, (ids, _) in zip(harmless, encoded, strict=True):
+            text = family.reference.apply_chat_template(messages, tokenize=False)
+            expected = family.reference.encode(text, add_special_tokens=False)
+            assert [number for number in ids if number in family.control] == [
+                number for number in expected if number in family.control
+            ]
+
+
 @pytest.mark.parametrize("loss_on", ["completion", "last_assistant", "all"])
 def test_other_targets(family: Family, loss_on: str) -> None:
     given = [

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.statistics import LENGTH_EDGES, SplitStatistics, entropy
+from beam_pipeline.engines.token_arrays import with_targets
 from beam_pipeline.rows.blocks import RowBlock, rows_checksum
 
 VOCAB_SIZE = 50
@@ -57,6 +58,22 @@ def test_rows_by_their_fill():
     ]
     assert (statistics.rows, statistics.padding) == (4, 4 * 40 - 46)
     assert statistics.rows_checksum == rows_checksum(ids, block.lengths)
+
+
+def test_turns_and_targets_of_conversations():
+    statistics = SplitStatistics.empty(VOCAB_SIZE)
+    is_target = np.array([0, 1, 1, 0, 1, 1, 1, 0], bool)  # two turns, one that goes on to the end, and one
+    ids = with_targets(np.zeros(8, np.uint16), is_target)
+    statistics.add_documents(ids, np.array([5, 1, 0, 2], np.int64), np.ones(4, np.int64))
+    statistics.add_rows(RowBlock(ids.reshape(2, 4), np.array([4, 4], np.uint32)))
+    recorded = statistics.to_json()
+    turns, targets = recorded["document_turns"], recorded["row_targets"]
+    assert turns["edges"] == [0, 2, 3] and turns["counts"] == [3, 1]
+    assert [(targets["edges"][i + 1], count) for i, count in enumerate(targets["counts"]) if count] == [
+        (0.5, 1),
+        (0.75, 1),
+    ]
+    assert recorded["targets"] == 5
 
 
 def test_parts_add_up_to_the_whole():

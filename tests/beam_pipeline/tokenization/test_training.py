@@ -17,7 +17,9 @@ from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoTokenizer
 
+from beam_pipeline.engines.hf import reference_tokenizer
 from beam_pipeline.support.errors import DataError
+from beam_pipeline.tokenization.control_tokens import tokenizer_for_text
 from beam_pipeline.tokenization.training import train
 from benchmarks.hostile_text import ATOMS, RUNS
 
@@ -156,6 +158,20 @@ def test_fewer_tokens_than_characters():
         train("wordpiece", lambda: [letters] * 3, vocab_size=400)
     min_vocab_size = int(str(error.value).rpartition(" ")[2])
     train("wordpiece", lambda: [letters] * 3, vocab_size=min_vocab_size + 2)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_further_special_tokens_have_the_last_ids(model: str):
+    tokens = ("<|im_start|>", "<|im_end|>")
+    trained = train(model, lambda: [*TEXTS, "a <|im_end|> b"], vocab_size=500, special_tokens=tokens)
+    size = trained.tokenizer.get_vocab_size()
+    assert size <= 500
+    assert [trained.tokenizer.token_to_id(token) for token in tokens] == [size - 2, size - 1]
+    text = tokenizer_for_text(trained.tokenizer.to_str(), parse_special_tokens=False)
+    ids = reference_tokenizer(text, parse_special_tokens=False).encode("<|im_start|>a<|im_end|>").ids
+    assert max(ids) < size - 2
+    with pytest.raises(DataError, match="--special_tokens .*: the tokenizer has this token already"):
+        train(model, lambda: TEXTS, vocab_size=500, special_tokens=["e"])
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,20 @@ def test_inspect_marks_the_targets_of_a_conversation(chats: Path, capsys: pytest
     document = json.loads(capsys.readouterr().out)
     assert sum(stretch["targets"] for stretch in document["stretches"]) == len(marked)
     assert 'class="target"' in (chats / "report.html").read_text()
+
+
+def test_inspect_colours_roles_control_tokens_and_targets(
+    chats: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    inspect([str(chats), "--record", "train:0:0"])
+    plain = capsys.readouterr().out
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    inspect([str(chats), "--record", "train:0:0"])
+    coloured = capsys.readouterr().out
+    assert re.sub(r"\x1b\[\d+m", "", coloured) == plain
+    assert "\x1b[36m<|im_start|>\x1b[0m\x1b[1massistant\x1b[0m\n" in coloured
+    assert re.search(r"\x1b\[32m(sat ?)+<\|im_end\|>\x1b\[0m", coloured)
 
 
 LONG = [

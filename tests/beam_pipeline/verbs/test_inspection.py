@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from beam_pipeline.engines.documents import DocumentTokenizer
 from beam_pipeline.support.errors import DataError, UsageError
 from beam_pipeline.verbs import inspection, prepare
 from beam_pipeline.views import tracing
@@ -111,13 +112,13 @@ def test_loading_the_tokenizer_is_no_reason_to_leave_the_source_out(
     options = ["--tokenizer", str(tokenizer_folder), "--output", str(out), "--max_length", "16"]
     prepare.main(["--input", str(tmp_path / "*.txt"), *options])
     clock = [0.0]
-    encode = tracing.DocumentTokenizer.encode
+    encode = DocumentTokenizer.encode
 
     def slow_at_first(self, batch):
         clock[0] = 100.0
         return encode(self, batch)
 
-    monkeypatch.setattr(tracing.DocumentTokenizer, "encode", slow_at_first)
+    monkeypatch.setattr(DocumentTokenizer, "encode", slow_at_first)
     monkeypatch.setattr(tracing.time, "monotonic", lambda: clock[0])
     assert ".txt, line" in inspect("--record", "train:0:0", folder=out)
 

@@ -130,7 +130,7 @@ def test_a_source_that_is_not_what_it_was_is_noticed(make, source):
 
 def test_no_more_is_read_than_is_allowed_and_no_engine_is_made_for_it(make, monkeypatch):
     split = make()[0]
-    monkeypatch.setattr(tracing, "DocumentTokenizer", None)
+    monkeypatch.setattr(tracing, "make_tokenizer", None)
     with pytest.raises(NotTraced, match="requires tokenizing"):
         Tracer(split).trace(split.origin(0, 0), split.row(0, 0), max_bytes=100)
 
