@@ -94,7 +94,12 @@ class TrainTokenizerConfig(Options):
 
 def _check_special_tokens(tokens: Sequence[str]) -> None:
     for number, token in enumerate(tokens):
-        if not token or token != token.strip() or not token.isprintable() or len(token) > _LONGEST_SPECIAL_TOKEN:
+        if (
+            not token
+            or token != token.strip()
+            or not token.isprintable()
+            or len(token) > _LONGEST_SPECIAL_TOKEN
+        ):
             raise UsageError(
                 f"--special_tokens {excerpt(repr(token), 80)}: a token has 1 to {_LONGEST_SPECIAL_TOKEN} printable "
                 "characters, and no space at its ends"
@@ -102,4 +107,6 @@ def _check_special_tokens(tokens: Sequence[str]) -> None:
         if token in tokens[:number]:
             raise UsageError(f"--special_tokens {token}: is given twice")
     if len(tokens) > _MOST_SPECIAL_TOKENS:
-        raise UsageError(f"--special_tokens: has {len(tokens)} tokens, and at most {_MOST_SPECIAL_TOKENS} are added")
+        raise UsageError(
+            f"--special_tokens: has {len(tokens)} tokens, and at most {_MOST_SPECIAL_TOKENS} are added"
+        )

@@ -14,7 +14,8 @@ from beam_pipeline.views.reading import FinishedSplit, Row
 from beam_pipeline.views.tracing import NotTraced, Tracer
 from tokenmill_reader.console.escaping import visible
 
-# The most bytes of source to read again for a row's exact documents: about two seconds, by an engine and by HF's.
+# The most bytes of source to read again for a row's exact documents: about two seconds, by an engine, and by HF's or a
+# chat template.
 _MAX_BYTES_TO_TRACE = {True: 32 << 20, False: 2 << 20}
 
 
@@ -23,7 +24,9 @@ def shown_rows(splits: Sequence[FinishedSplit], decoder: TextDecoder) -> Iterato
     for split in splits:
         tracer = Tracer(split) if split.manifest["num_records"] else None
         special = set(split.manifest["tokenizer"]["all_special_ids"])
-        is_fast = all(engine["name"] != "hf" for engine in split.manifest["engines"])
+        is_fast = "loss_mask" not in split.manifest["features"] and all(
+            engine["name"] != "hf" for engine in split.manifest["engines"]
+        )
         for number, (shard, record) in enumerate(_chosen(split) if tracer else ()):
             row, origin = split.row(shard, record), split.origin(shard, record)
             try:

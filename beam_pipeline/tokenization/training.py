@@ -115,8 +115,8 @@ def train(
             `wordpiece`.
 
     Raises:
-        DataError: If the sample's characters need more tokens, or with `strict`, if it supports fewer; if a special token
-            is already a token.
+        DataError: If the sample's characters need more tokens, or with `strict`, if it supports fewer; if a special
+            token is already a token.
     """
     if model == "wordpiece":
         trained = _train_wordpiece(texts, vocab_size, lowercase, len(special_tokens))

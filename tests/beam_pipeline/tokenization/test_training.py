@@ -170,7 +170,7 @@ def test_further_special_tokens_have_the_last_ids(model: str):
     text = tokenizer_for_text(trained.tokenizer.to_str(), parse_special_tokens=False)
     ids = reference_tokenizer(text, parse_special_tokens=False).encode("<|im_start|>a<|im_end|>").ids
     assert max(ids) < size - 2
-    with pytest.raises(DataError, match="--special_tokens .*: the tokenizer has this token already"):
+    with pytest.raises(DataError, match=r"--special_tokens .*: the tokenizer has this token already"):
         train(model, lambda: TEXTS, vocab_size=500, special_tokens=["e"])
 
 
