@@ -124,6 +124,11 @@ class FinishedSplit:
             ) from error
 
     @property
+    def has_targets(self) -> bool:
+        """Whether its tokens are marked as targets of the loss or not: it has conversations."""
+        return "loss_mask" in self.manifest["features"]
+
+    @property
     def _tokenizer_path(self) -> str:
         return filesystem.join(self.tokenizer_folder, "tokenizer.json")
 
@@ -139,7 +144,10 @@ class FinishedSplit:
         if len(statistics["token_counts"]) != vocab_size:
             counts = len(statistics["token_counts"])
             raise DataError(f"{path}: has {counts} token_counts, but the tokenizer has {vocab_size} ids")
-        for name in (*HISTOGRAMS, *(name for name in TARGET_HISTOGRAMS if name in statistics)):
+        has_targets = self.manifest["totals"].get("targets", 0) > 0
+        for name in (*HISTOGRAMS, *(TARGET_HISTOGRAMS if has_targets else ())):
+            if name not in statistics:
+                raise DataError(f"{path}: has no {name}, but the manifest counts targets")
             edges, bins = statistics[name]["edges"], len(statistics[name]["counts"])
             if not bins or len(edges) != bins + 1 or edges != edges_of(name, bins):
                 raise DataError(f"{path}: {name} does not have the edges of {bins} bins")

@@ -262,6 +262,7 @@ CONTRADICTIONS = {
     "negative edges": (STATISTICS, _edges(lambda index: -1e300)),
     "descending edges": (STATISTICS, _edges(lambda index: 1.0 - index)),
     "no bins": (STATISTICS, _set(("document_tokens.counts", []), ("document_tokens.edges", [0]))),
+    "targets without their histograms": (MANIFEST, _set(("totals.targets", 1))),
     "many bins": (STATISTICS, _many_bins),
     "a negative part of a unit": (UNITS, _set(("share", -1e300))),
 }
