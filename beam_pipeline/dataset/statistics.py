@@ -117,12 +117,10 @@ class SplitStatistics:
         lengths = block.lengths.astype(np.int64)
         self.rows += rows
         self.padding += block.ids.size - int(lengths.sum())
-        self.row_fill += np.bincount((_FILL_BINS * lengths - 1) // max_length, minlength=_FILL_BINS)
+        self.row_fill += _shares(lengths, max_length)
         is_target = targets_of(block.ids)
         if is_target.any():
-            targets = np.count_nonzero(is_target, axis=1)
-            bins = np.maximum(_FILL_BINS * targets - 1, 0) // max_length
-            self.row_targets += np.bincount(bins, minlength=_FILL_BINS)
+            self.row_targets += _shares(np.count_nonzero(is_target, axis=1), max_length)
         self.rows_checksum = (self.rows_checksum + rows_checksum(block.ids, block.lengths)) % 2**64
 
     def merge(self, other: SplitStatistics) -> SplitStatistics:
@@ -237,6 +235,11 @@ def _runs(is_target: np.ndarray, tokens: np.ndarray) -> np.ndarray:
     starts[firsts] = is_target[firsts]
     counts = np.concatenate([[0], np.cumsum(starts)])
     return counts[ends] - counts[ends - tokens]
+
+
+def _shares(positions: np.ndarray, max_length: int) -> np.ndarray:
+    """Counts rows by their share of positions, in bins of 5%. One without any is in the first."""
+    return np.bincount(np.maximum(_FILL_BINS * positions - 1, 0) // max_length, minlength=_FILL_BINS)
 
 
 def _histogram(lengths: np.ndarray) -> np.ndarray:

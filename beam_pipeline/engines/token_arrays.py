@@ -35,7 +35,7 @@ def targets_of(ids: np.ndarray) -> np.ndarray:
     >>> targets_of(with_targets(np.array([5, 6]), np.array([False, True])))
     array([False,  True])
     """
-    return ids >= TARGET
+    return ids >= TARGET if ids.dtype == np.uint32 else np.zeros(ids.shape, bool)
 
 
 def id_dtype(vocab_size: int, *, has_targets: bool = False) -> np.dtype:

@@ -93,6 +93,10 @@ class TrainTokenizerConfig(Options):
 
 
 def _check_special_tokens(tokens: Sequence[str]) -> None:
+    if len(tokens) > _MOST_SPECIAL_TOKENS:
+        raise UsageError(
+            f"--special_tokens: has {len(tokens)} tokens, and at most {_MOST_SPECIAL_TOKENS} are added"
+        )
     for number, token in enumerate(tokens):
         if (
             not token
@@ -106,7 +110,3 @@ def _check_special_tokens(tokens: Sequence[str]) -> None:
             )
         if token in tokens[:number]:
             raise UsageError(f"--special_tokens {token}: is given twice")
-    if len(tokens) > _MOST_SPECIAL_TOKENS:
-        raise UsageError(
-            f"--special_tokens: has {len(tokens)} tokens, and at most {_MOST_SPECIAL_TOKENS} are added"
-        )

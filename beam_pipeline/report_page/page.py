@@ -52,7 +52,7 @@ def render(splits: Sequence[FinishedSplit]) -> bytes:
             round_trip=_round_trip(splits[0].manifest),
             splits=shown,
             total={name: sum(entry.totals.get(name, 0) for entry in shown) for name in shown[0].totals},
-            has_targets="loss_mask" in splits[0].manifest["features"],
+            has_targets=splits[0].has_targets,
             quantile_shares=_QUANTILES,
             quantiles=_quantiles(shown),
             tokens=_tokens(shown, decoder),

@@ -24,7 +24,7 @@ def shown_rows(splits: Sequence[FinishedSplit], decoder: TextDecoder) -> Iterato
     for split in splits:
         tracer = Tracer(split) if split.manifest["num_records"] else None
         special = set(split.manifest["tokenizer"]["all_special_ids"])
-        is_fast = "loss_mask" not in split.manifest["features"] and all(
+        is_fast = not split.has_targets and all(
             engine["name"] != "hf" for engine in split.manifest["engines"]
         )
         for number, (shard, record) in enumerate(_chosen(split) if tracer else ()):

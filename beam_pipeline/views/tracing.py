@@ -72,7 +72,7 @@ class Tracer:
         """The tokenizer, loaded on first use: an engine takes a second to load, and most units are too large."""
         config = self._split.manifest["config"]
         chat = limit = None
-        if "loss_mask" in self._split.manifest["features"]:
+        if self._split.has_targets:
             chat = chat_format(self._description, loss_on=config["loss_on"], date=config.get("chat_date"))
             limit = LengthLimit(config["max_length"], config["overlong"])
         return make_tokenizer(
