@@ -53,6 +53,13 @@ class ControlFinder:
         """Determines whether a string of a JSON value contains any of the tokens."""
         return next(self._strings.find([*_strings(value)]), None) is not None
 
+    def find(self, texts: Sequence[str]) -> list[list[tuple[int, str]]]:
+        """Returns the places of all tokens in each text, whoever wrote them, and their texts."""
+        found: list[list[tuple[int, str]]] = [[] for _ in texts]
+        for index, start, content in self._strings.find(texts):
+            found[index].append((start, content))
+        return found
+
     def breaker_for(self, text: str) -> str | None:
         """Returns a character that does not occur in the text; None if all that could be used do."""
         return next((character for character in _BREAKERS if character not in text), None)

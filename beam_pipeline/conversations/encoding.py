@@ -8,6 +8,7 @@ the tokenizer parses no special tokens, but has another added token for each of 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,12 +17,29 @@ from tokenizers import AddedToken, Tokenizer
 
 from beam_pipeline.conversations.control_spans import ControlSpan, control_tokens
 from beam_pipeline.conversations.rendering import RenderedConversation
+from beam_pipeline.conversations.traced import GENERATION
 from beam_pipeline.engines.hf import reference_tokenizer
+from beam_pipeline.engines.token_arrays import Documents, sums
 from beam_pipeline.tokenization.control_tokens import tokenizer_for_text
 from beam_pipeline.tokenization.library_errors import EncodingError, library_errors
 
 _BRACKET = chr(0x10FFFF)
 """A noncharacter, around the names of stand-ins."""
+
+
+@dataclass(frozen=True)
+class TokenLayout:
+    """Which tokens of a conversation are targets, by its control tokens and the sections between them."""
+
+    control_ids: np.ndarray
+    """int64 [controls]: the control tokens, in their order."""
+    flags: np.ndarray
+    """bool [2 · controls + 1]: whether the first section, the first control token, the second section … are targets."""
+    headers: np.ndarray
+    """int64 [headers, 2]: where a section's first tokens are not targets: its index among the flags, and the number of
+    these tokens, which `TokenTargets` knows."""
+    is_fixed: bool
+    """Whether the template wrote the headers."""
 
 
 class TokenTargets:
@@ -39,9 +57,10 @@ class TokenTargets:
         self.controls = control_tokens(self._tokenizer, control_ids)
         """The control tokens' entries, by their content."""
         self._ids = np.array(sorted(token["id"] for token in self.controls.values()), np.int64)
-        self._headers: dict[tuple[str, str], np.ndarray] = {}
+        self._header_numbers: dict[tuple[str, str], int] = {}
+        self._header_ids: list[np.ndarray] = []
 
-    def of(self, conversation: RenderedConversation, ids: np.ndarray) -> np.ndarray | None:
+    def layout(self, conversation: RenderedConversation) -> TokenLayout | None:
         """Returns which tokens of a conversation are targets: those with a character that is one.
 
         The control tokens divide both the text and the ids into sections, most of which consist of targets or have
@@ -49,49 +68,95 @@ class TokenTargets:
 
         Args:
             conversation: A plain conversation.
-            ids: Its ids, integers [tokens].
 
         Returns:
-            bool [tokens]. None if the ids do not show it.
+            None if its sections are not like this.
         """
-        spans, text = conversation.controls, conversation.text
-        places = np.flatnonzero(np.isin(ids, self._ids))
-        if [self.controls[span.text]["id"] for span in spans] != ids[places].tolist():
-            return None
-        result = np.empty(len(ids), bool)
-        counts = np.concatenate([[0], np.cumsum(conversation.targets)])
-        start = token = 0
-        opening = ""
-        ends = [*places.tolist(), len(ids)]
-        for number, end_token in enumerate(ends):
-            end = spans[number].start if number < len(spans) else len(text)
-            targets = int(counts[end] - counts[start])
-            if targets in (0, end - start):
-                result[token:end_token] = targets > 0
-            else:
-                header = start + int(conversation.targets[start:end].argmax())
-                tokens = self._header_ids(opening, text[start:header])
-                is_known = (
-                    targets == end - header
-                    and header > start
-                    and np.array_equal(ids[token : token + len(tokens)], tokens)
-                )
-                if not is_known:
+        spans, targets = conversation.controls, conversation.targets
+        counts = np.concatenate([[0], np.cumsum(targets)])
+        flags: list[bool] = []
+        headers: list[tuple[int, int]] = []
+        is_fixed = True
+        start, opening = 0, ""
+        for span in (*spans, None):
+            end = len(targets) if span is None else span.start
+            count = int(counts[end] - counts[start])
+            if count not in (0, end - start):
+                header_end = start + int(targets[start:end].argmax())
+                if count != end - header_end:
                     return None
-                result[token : token + len(tokens)] = False
-                result[token + len(tokens) : end_token] = True
-            if number < len(spans):
-                span = spans[number]
-                result[end_token] = counts[span.end] > counts[span.start]
-                start, token, opening = span.end, end_token + 1, span.text
-        return result
+                headers.append((len(flags), self._header(opening, conversation.text[start:header_end])))
+                is_fixed = is_fixed and not (conversation.marks[start:header_end] % GENERATION).any()
+            flags.append(count > 0)
+            if span is not None:
+                flags.append(bool(counts[span.end] > counts[span.start]))
+                start, opening = span.end, span.text
+        ids = np.array([self.controls[span.text]["id"] for span in spans], np.int64)
+        return TokenLayout(ids, np.array(flags), np.array(headers, np.int64).reshape(-1, 2), is_fixed)
 
-    def _header_ids(self, opening: str, header: str) -> np.ndarray:
-        """Returns the ids of a header after a control token."""
-        if (opening, header) not in self._headers:
+    def _header(self, opening: str, header: str) -> int:
+        """Returns the number of a header after a control token: the index of its ids."""
+        if (opening, header) not in self._header_numbers:
             encoded = self._parsing.encode(opening + header, add_special_tokens=False).ids
-            self._headers[opening, header] = np.array(encoded[1:] if opening else encoded, np.int64)
-        return self._headers[opening, header]
+            self._header_numbers[opening, header] = len(self._header_ids)
+            self._header_ids.append(np.array(encoded[1:] if opening else encoded, np.int64))
+        return self._header_numbers[opening, header]
+
+    def of(
+        self, layouts: Sequence[TokenLayout | None], documents: Documents
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns which tokens of conversations are targets.
+
+        Args:
+            layouts: The layout of each conversation.
+            documents: Their ids.
+
+        Returns:
+            bool [tokens]; and bool [documents], false where the ids are not as in the layout.
+        """
+        is_control = np.isin(documents.ids, self._ids)
+        fits = np.array([layout is not None for layout in layouts], bool)
+        counts = np.array([0 if layout is None else len(layout.control_ids) for layout in layouts], np.int64)
+        fits &= sums(is_control, documents.lengths) == counts
+        is_target = np.zeros(len(documents.ids), bool)
+        if fits.any():
+            rows = np.repeat(fits, documents.lengths)
+            chosen = [layout for layout, is_chosen in zip(layouts, fits, strict=True) if is_chosen]
+            lengths = documents.lengths[fits]
+            is_target[rows], fits[fits] = self._laid_out(
+                chosen, documents.ids[rows], lengths, is_control[rows]
+            )
+        return is_target, fits
+
+    def _laid_out(
+        self, layouts: Sequence[TokenLayout], ids: np.ndarray, lengths: np.ndarray, is_control: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns what `of` does, for conversations that have as many control tokens as their layouts."""
+        controls = np.flatnonzero(is_control)
+        counts = np.array([len(layout.control_ids) for layout in layouts], np.int64)
+        owners = np.repeat(np.arange(len(layouts)), counts)
+        fits = np.ones(len(layouts), bool)
+        fits[owners[ids[controls] != np.concatenate([layout.control_ids for layout in layouts])]] = False
+        # The sections and the control tokens, in their order: where each begins, and how many tokens it has.
+        firsts = np.cumsum(2 * counts + 1) - (2 * counts + 1)
+        starts = np.empty(int((2 * counts + 1).sum()), np.int64)
+        starts[firsts] = np.cumsum(lengths) - lengths
+        numbers = firsts[owners] + 2 * (np.arange(len(controls)) - (np.cumsum(counts) - counts)[owners])
+        starts[numbers + 1], starts[numbers + 2] = controls, controls + 1
+        sizes = np.diff(starts, append=len(ids))
+        is_target = np.repeat(np.concatenate([layout.flags for layout in layouts]), sizes)
+        headers = np.concatenate([layout.headers for layout in layouts])
+        owners = np.repeat(np.arange(len(layouts)), [len(layout.headers) for layout in layouts])
+        for number in np.unique(headers[:, 1]).tolist():
+            tokens = self._header_ids[number]
+            has_it = headers[:, 1] == number
+            sections = firsts[owners[has_it]] + headers[has_it, 0]
+            is_long = sizes[sections] >= len(tokens)
+            places = starts[sections[is_long], None] + np.arange(len(tokens))
+            is_target[places] = False
+            is_long[is_long] = (ids[places] == tokens).all(1)
+            fits[owners[has_it][~is_long]] = False
+        return is_target, fits
 
     def encode(self, conversation: RenderedConversation) -> tuple[np.ndarray, np.ndarray]:
         """Encodes a conversation by HF's tokenizer.

@@ -25,6 +25,8 @@ class RenderedConversation:
     text: str
     controls: list[ControlSpan]
     """The template's control tokens, in their order."""
+    marks: np.ndarray = field(repr=False)
+    """uint32 [characters]: see `traced`."""
     targets: np.ndarray = field(repr=False)
     """bool [characters]: which are targets."""
     is_plain: bool
@@ -47,13 +49,15 @@ class ConversationRenderer:
         self._templates = {
             name: ChatTemplate(source, chat.variables, date) for name, source in chat.templates.items()
         }
+        self.template = self._templates["default"]
+        """That of conversations without tools."""
         self._loss_on = chat.loss_on
         self._finder = finder
 
     @cached_property
     def turn(self) -> TurnMarks:
         """What the template writes around an assistant's message, as it does in a short conversation."""
-        template = self._templates["default"]
+        template = self.template
         messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
         try:
             text = template.render(messages)
@@ -84,7 +88,7 @@ class ConversationRenderer:
                 )
             conversation = self._finder.broken(conversation, breaker)
         tools = conversation.get("tools")
-        template = self._templates["default"] if not tools else self._tools_template
+        template = self._templates.get("tool_use", self.template) if tools else self.template
         text: str = template.render(conversation["messages"], tools)
         marks = marks_of(text)
         controls, mixed = self._finder.spans(text, marks)
@@ -93,13 +97,10 @@ class ConversationRenderer:
         return RenderedConversation(
             str.__str__(text),
             controls,
+            marks,
             self._targets(text, marks, controls, conversation),
             is_plain=breaker is None and not mixed,
         )
-
-    @property
-    def _tools_template(self) -> ChatTemplate:
-        return self._templates.get("tool_use", self._templates["default"])
 
     def _targets(
         self, text: str, marks: np.ndarray, controls: list[ControlSpan], conversation: Mapping[str, Any]

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import jinja2
-import jinja2.ext
 import jinja2.meta
-from jinja2 import nodes
-from jinja2.compiler import CodeGenerator, Frame
-from jinja2.filters import make_attrgetter
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
 
-from beam_pipeline.conversations.traced import (
-    TOOLS,
-    Traced,
-    concat,
-    first_mark,
-    in_generation,
-    message_mark,
-    trace,
+from beam_pipeline.conversations.gaps import (
+    Field,
+    GapSandbox,
+    GapText,
+    Question,
+    Refused,
+    is_complete,
+    parts_of,
 )
+from beam_pipeline.conversations.sandbox import Sandbox
+from beam_pipeline.conversations.traced import TOOLS, message_mark, trace
 from beam_pipeline.support.errors import UsageError, one_line
 
 REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
@@ -45,105 +40,6 @@ class RenderingError(Exception):
     """The template refuses a conversation, or fails. The message is one line."""
 
 
-class _Generator(CodeGenerator):
-    """Joins strings by `Environment.concat` also for the operator ~, which otherwise loses their marks."""
-
-    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
-        self.write("environment.concat((")
-        for part in node.nodes:
-            self.visit(part, frame)
-            self.write(", ")
-        self.write("))")
-
-
-class _GenerationTag(jinja2.ext.Extension):
-    """`{% generation %} … {% endgeneration %}`, by which a template marks what the model generates."""
-
-    tags = {"generation"}  # noqa: RUF012 (Jinja's own declaration)
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("_mark"), [], [], body).set_lineno(line)
-
-    def _mark(self, caller: Callable[[], str]) -> str:
-        return in_generation(caller())
-
-
-class _Namespace(Namespace):
-    """Refuses names that begin with an underscore, as transformers does."""
-
-    def __init__(*args: Any, **values: Any) -> None:
-        self, *args = args  # `namespace(self=…)` is allowed
-        values = dict(*args, **values)
-        for name in values:
-            _check_name(name)
-        Namespace.__init__(self, values)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        _check_name(name)
-        super().__setitem__(name, value)
-
-
-def _check_name(name: Any) -> None:
-    if isinstance(name, str) and name.startswith("_"):
-        raise jinja2.exceptions.SecurityError(f"the name {name!r} of a namespace begins with an underscore")
-
-
-class _Environment(ImmutableSandboxedEnvironment):
-    code_generator_class = _Generator
-    concat = staticmethod(concat)
-
-    def __init__(self, date: datetime.date | None) -> None:
-        super().__init__(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols]
-        )
-        self.filters |= {"tojson": _to_json, "join": _join, "format": _format}
-        self.globals |= {"raise_exception": _raise, "namespace": _Namespace, "dict": _make_dict}
-        if date is not None:
-            self.globals["strftime_now"] = date.strftime
-
-    def call(__self, __context: Any, __function: Any, *args: Any, **kwargs: Any) -> Any:
-        owner = getattr(__function, "__self__", None)
-        if type(owner) is str and __function.__name__ in ("join", "replace"):
-            __function = getattr(Traced(owner), __function.__name__)
-        return super().call(__context, __function, *args, **kwargs)
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | str | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> Traced:
-    text = json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
-    return Traced(text, first_mark(value) * len(text))
-
-
-@jinja2.pass_environment
-def _join(
-    environment: jinja2.Environment, values: Any, separator: str = "", attribute: str | int | None = None
-) -> str:
-    if attribute is not None:
-        values = map(make_attrgetter(environment, attribute), values)
-    return Traced.of(str(separator)).join(map(str, values))
-
-
-def _format(template: str, *values: Any, **named: Any) -> str:
-    return Traced.of(template) % (named or values)
-
-
-def _raise(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-def _make_dict(*args: Any, **kwargs: Any) -> dict:
-    return dict(*args, **kwargs)
-
-
 class ChatTemplate:
     """A chat template in Jinja's immutable sandbox. Equal conversations give equal texts, whenever it is rendered.
 
@@ -157,7 +53,7 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, variables: Mapping[str, str], date: datetime.date | None = None) -> None:
-        environment = _Environment(date)
+        environment = Sandbox(date)
         try:
             asked = jinja2.meta.find_undeclared_variables(environment.parse(source))
             self._template = environment.from_string(source)
@@ -172,6 +68,7 @@ class ChatTemplate:
                 "the chat template writes today's date, so every day would give another dataset; fix the date with "
                 "--chat_date YYYY-MM-DD"
             )
+        self._source, self._date = source, date
         self._variables = dict(variables)
 
     def render(
@@ -192,16 +89,61 @@ class ChatTemplate:
             RenderingError: If the template fails.
         """
         try:
-            text = self._template.render(
-                messages=[_traced_message(message, number) for number, message in enumerate(messages)],
+            return self._template.render(
+                messages=[
+                    _message(message, lambda _, value, number=number: trace(value, message_mark(number)))
+                    for number, message in enumerate(messages)
+                ],
                 tools=None if tools is None else trace(list(tools), TOOLS),
-                documents=None,
                 add_generation_prompt=add_generation_prompt,
-                **self._variables,
+                **self._other_variables,
             )
         except _ERRORS as error:
             raise RenderingError(one_line(error)) from error
-        return text
+
+    def render_with_gaps(
+        self, messages: Sequence[Mapping[str, str]]
+    ) -> tuple[tuple[str | Field, ...], list[Question]] | None:
+        """Renders a conversation without the messages' texts.
+
+        Args:
+            messages: Each has a role and texts.
+
+        Returns:
+            The strings that the template writes, with fields where it writes a text, and what it asks about the texts.
+            None if it looks into them in another way, or fails.
+        """
+        questions: list[Question] = []
+        if self._template_with_gaps is None:
+            return None
+        try:
+            text = self._template_with_gaps.render(
+                messages=[
+                    _message(
+                        message,
+                        lambda key, value, number=number: GapText([Field(number, key)], value, questions),
+                    )
+                    for number, message in enumerate(messages)
+                ],
+                tools=None,
+                add_generation_prompt=False,
+                **self._other_variables,
+            )
+        except (Refused, *_ERRORS):
+            return None
+        parts = parts_of(text)
+        return (parts, questions) if is_complete(parts) else None
+
+    @cached_property
+    def _template_with_gaps(self) -> jinja2.Template | None:
+        try:
+            return GapSandbox(self._date).from_string(self._source)
+        except Refused:
+            return None
+
+    @property
+    def _other_variables(self) -> dict[str, Any]:
+        return {"documents": None, **self._variables}
 
     def generation_prompt(self) -> str:
         """Returns the text that precedes what the model generates; empty if the template has none."""
@@ -213,14 +155,14 @@ class ChatTemplate:
         return with_prompt[len(without) :] if with_prompt.startswith(without) else ""
 
 
-def _traced_message(message: Mapping[str, Any], number: int) -> dict[str, Any]:
-    mark = message_mark(number)
-    traced = {
-        key: value if key == "role" else trace(value, mark)
+def _message(message: Mapping[str, Any], convert: Callable[[str, Any], Any]) -> dict[str, Any]:
+    """Returns what a template gets of a message. `convert` returns the value of a key other than the role's."""
+    given = {
+        key: value if key == "role" else convert(key, value)
         for key, value in message.items()
         if value is not None
     }
-    reasoning = next((traced[key] for key in REASONING_KEYS if key in traced), None)
+    reasoning = next((given[key] for key in REASONING_KEYS if key in given), None)
     if reasoning is not None:
-        traced = {"thinking": reasoning, **traced, "reasoning_content": reasoning}
-    return traced
+        given = {"thinking": reasoning, **given, "reasoning_content": reasoning}
+    return given

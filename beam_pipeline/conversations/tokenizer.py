@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
+import orjson
 
 from beam_pipeline.conversations.chat_format import ChatFormat
 from beam_pipeline.conversations.control_spans import ControlFinder
-from beam_pipeline.conversations.encoding import TokenTargets
+from beam_pipeline.conversations.encoding import TokenLayout, TokenTargets
 from beam_pipeline.conversations.rendering import ConversationRenderer, RenderedConversation
+from beam_pipeline.conversations.shapes import FilledConversation, Shapes
 from beam_pipeline.conversations.template import RenderingError
 from beam_pipeline.engines.documents import DocumentTokenizer
 from beam_pipeline.engines.fallbacks import EngineUse
@@ -33,6 +35,18 @@ class LengthLimit:
     overlong: Overlong
 
 
+@dataclass
+class _Written:
+    """A batch of conversations as texts, by their indices."""
+
+    plain: dict[int, tuple[str, TokenLayout | None]] = field(default_factory=dict)
+    """The texts whose control tokens are the template's."""
+    literal: dict[int, RenderedConversation] = field(default_factory=dict)
+    """Those in which a message spells some."""
+    reasons: dict[int, str] = field(default_factory=dict)
+    """Why the others cannot be written."""
+
+
 class ConversationTokenizer:
     """Tokenizes batches of conversations. It has the interface of `DocumentTokenizer`.
 
@@ -45,7 +59,9 @@ class ConversationTokenizer:
     def __init__(self, *, chat: ChatFormat, limit: LengthLimit | None, **options: Any) -> None:
         self._limit = limit
         self._targets = TokenTargets(options["tokenizer_json"], options["control_ids"])
-        self._renderer = ConversationRenderer(chat, ControlFinder(self._targets.controls))
+        self._finder = ControlFinder(self._targets.controls)
+        self._renderer = ConversationRenderer(chat, self._finder)
+        self._shapes = Shapes(self._renderer.template, self._targets)
         self._inner = DocumentTokenizer(template=Template((), ()), parse_special_tokens=True, **options)
         self._literal_documents = 0
         self._truncated: Counter[str] = Counter()
@@ -68,59 +84,75 @@ class ConversationTokenizer:
         Raises:
             EngineMismatch: If the check finds a conversation with other ids than HF's.
         """
-        rendered: dict[int, RenderedConversation] = {}
-        reasons: dict[int, str] = {}
-        for index, document in enumerate(batch.texts):
+        written = self._write(batch.texts)
+        reasons = written.reasons
+        words = self._encode_plain(batch, written)
+        for index in sorted((written.plain.keys() | written.literal.keys()) - words.keys() - reasons.keys()):
+            conversation = written.literal.get(index) or self._renderer.render(batch.texts[index])
             try:
-                rendered[index] = self._renderer.render(document)
-            except RenderingError as error:
-                reasons[index] = f"the chat template cannot render it: {error}"
-        words: dict[int, np.ndarray] = {}
-        plain = [index for index, conversation in rendered.items() if conversation.is_plain]
-        for index, ids in self._encode_plain(batch, plain, rendered, reasons):
-            is_target = self._targets.of(rendered[index], ids)
-            if is_target is not None:
-                words[index] = with_targets(ids, is_target)
-        overlong = []
-        for index, conversation in rendered.items():
-            if index in reasons:
+                words[index] = with_targets(*self._targets.encode(conversation))
+            except EncodingError as error:
+                reasons[index] = f"the tokenizer cannot encode it: {error}"
                 continue
-            if index not in words:
-                try:
-                    words[index] = with_targets(*self._targets.encode(conversation))
-                except EncodingError as error:
-                    reasons[index] = f"the tokenizer cannot encode it: {error}"
-                    continue
-                self._literal_documents += not conversation.is_plain
-            if not self._fits(index, words, reasons):
-                overlong.append(index)
-        good = [index for index in sorted(words) if index not in reasons and index not in set(overlong)]
+            self._literal_documents += index in written.literal
+        overlong = {index for index in words if not self._fits(index, words, reasons)}
+        good = sorted(words.keys() - reasons.keys() - overlong)
         return self._result(batch, good, words, reasons, len(overlong))
 
-    def _encode_plain(
-        self,
-        batch: DocumentBatch,
-        indices: list[int],
-        rendered: dict[int, RenderedConversation],
-        reasons: dict[int, str],
-    ) -> Iterable[tuple[int, np.ndarray]]:
-        """Encodes conversations by the engine. Yields (the index, its ids), and adds a reason for each bad one."""
-        numbers = {int(batch.places[index]): index for index in indices}
-        texts = DocumentBatch(
-            batch.name,
-            [rendered[index].text for index in indices],
-            batch.places[indices],
-            batch.bytes[indices],
+    def _write(self, documents: Sequence[str]) -> _Written:
+        """Writes conversations as texts."""
+        written = _Written()
+        filled: dict[int, FilledConversation] = {}
+        for index, document in enumerate(documents):
+            conversation = orjson.loads(document)
+            found = self._shapes.fill(conversation)
+            if found is None:
+                self._render(index, document, conversation, written)
+            else:
+                filled[index] = found
+        controls = self._finder.find([conversation.text for conversation in filled.values()])
+        for (index, conversation), found_controls in zip(filled.items(), controls, strict=True):
+            if found_controls == conversation.controls:
+                written.plain[index] = conversation.text, conversation.layout
+            else:  # a message spells one
+                self._render(index, documents[index], None, written)
+        return written
+
+    def _render(
+        self, index: int, document: str, conversation: Mapping[str, Any] | None, written: _Written
+    ) -> None:
+        """Writes a conversation that is in no known shape. If it is given, the shapes learn from it."""
+        try:
+            rendered = self._renderer.render(document)
+        except RenderingError as error:
+            written.reasons[index] = f"the chat template cannot render it: {error}"
+            return
+        if conversation is not None:
+            self._shapes.learn(conversation, rendered)
+        if rendered.is_plain:
+            written.plain[index] = rendered.text, self._targets.layout(rendered)
+        else:
+            written.literal[index] = rendered
+
+    def _encode_plain(self, batch: DocumentBatch, written: _Written) -> dict[int, np.ndarray]:
+        """Encodes conversations by the engine.
+
+        Returns:
+            By their indices, the ids of those whose layouts show the targets. Each that the engine cannot encode gets a
+            reason.
+        """
+        indices = np.array(sorted(written.plain), np.int64)
+        texts = [written.plain[index][0] for index in indices.tolist()]
+        encodable, documents = self._inner.encode(
+            DocumentBatch(batch.name, texts, batch.places[indices], batch.bytes[indices])
         )
-        encodable, documents = self._inner.encode(texts)
-        for record in encodable.bad_records:
-            reasons[numbers[record.place]] = record.reason
-        for place, ids in zip(
-            encodable.places.tolist(),
-            np.split(documents.ids, np.cumsum(documents.lengths)[:-1]),
-            strict=False,
-        ):
-            yield numbers[place], ids
+        index_of = {place: index for index, place in enumerate(batch.places.tolist())}
+        written.reasons.update({index_of[record.place]: record.reason for record in encodable.bad_records})
+        indices = [index_of[place] for place in encodable.places.tolist()]
+        is_target, fits = self._targets.of([written.plain[index][1] for index in indices], documents)
+        ends = np.cumsum(documents.lengths)[:-1]
+        words = np.split(with_targets(documents.ids, is_target), ends) if indices else []
+        return {index: ids for index, ids, is_known in zip(indices, words, fits, strict=True) if is_known}
 
     def _fits(self, index: int, words: dict[int, np.ndarray], reasons: dict[int, str]) -> bool:
         """Treats a conversation that is too long, or has no target. Returns False if it is to be dropped."""

@@ -7,7 +7,7 @@ Each step cuts the text further and hands the pieces to the next one:
 3. `_encode_normalized` marks word beginnings, and cuts out the words on which the library is not exact.
 4. `_encode_pieces` encodes those words with HF, with a cache, and all other pieces with the library.
 
-On the way back, `_interleave` puts the ids of all pieces in the order of the text, and `_sums` adds up the lengths.
+On the way back, `_interleave` puts the ids of all pieces in the order of the text, and `sums` adds up the lengths.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from beam_pipeline.engines.cores import Core
 from beam_pipeline.engines.fallbacks import Fallbacks
 from beam_pipeline.engines.hf import encode_flat, reference_tokenizer
 from beam_pipeline.engines.literals import Sections, StringSet, TokenSpan, cut_at
-from beam_pipeline.engines.token_arrays import FlatIds, ranges
+from beam_pipeline.engines.token_arrays import FlatIds, ranges, sums
 from beam_pipeline.engines.tokenizer_parts import UNIGRAM, WORDPIECE, TokenizerParts
 from beam_pipeline.tokenization.characters import CharacterSet
 from beam_pipeline.tokenization.normalization import cut, last_match
@@ -137,7 +137,7 @@ class FastEngine:
             (sections.tokens, np.ones(len(sections.tokens), np.int64)),
         ]
         ids, lengths = _interleave(sections.indices, flats)
-        return ids, _sums(lengths, sections.counts)
+        return ids, sums(lengths, sections.counts)
 
     def _encode_normalized(self, texts: list[str], owners: np.ndarray, hf_pieces: _HFPieces) -> FlatIds:
         for step in self._parts.mark:
@@ -164,7 +164,7 @@ class FastEngine:
                     pieces.append(part)
             counts[index] = len(pieces) - first_piece
         ids, lengths = self._encode_pieces(pieces, hf_indices)
-        return ids, _sums(lengths, counts)
+        return ids, sums(lengths, counts)
 
     def _split(self, text: str, positions: Sequence[int]) -> list[tuple[str, bool]]:
         """Cuts out the words around the characters at `positions`, on which the core is not exact.
@@ -224,7 +224,7 @@ class FastEngine:
             return self._core.encode(pieces)
         parts = [list(filter(None, self._parts.split(piece))) for piece in pieces]
         ids, lengths = self._core.encode(list(chain.from_iterable(parts)))
-        return ids, _sums(lengths, np.fromiter(map(len, parts), np.int64, len(parts)))
+        return ids, sums(lengths, np.fromiter(map(len, parts), np.int64, len(parts)))
 
     def _encode_with_hf(self, pieces: list[str]) -> FlatIds:
         """Encodes pieces with HF. Each distinct piece is encoded once, since the same words occur again and again."""
@@ -242,23 +242,6 @@ class FastEngine:
         return np.concatenate(ids_per_piece), np.fromiter(
             map(len, ids_per_piece), np.int64, len(ids_per_piece)
         )
-
-
-def _sums(lengths: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Sums consecutive groups of numbers.
-
-    >>> _sums(np.array([3, 1, 2, 5]), np.array([2, 0, 2]))
-    array([4, 0, 7])
-
-    Args:
-        lengths: Integers [numbers].
-        counts: Integers [groups], the size of each group. They add up to `numbers`.
-
-    Returns:
-        int64 [groups].
-    """
-    ends = np.concatenate([[0], np.cumsum(lengths)])[np.cumsum(counts)]
-    return np.diff(ends, prepend=0)
 
 
 def _interleave(indices: np.ndarray, flats: Sequence[FlatIds]) -> FlatIds:

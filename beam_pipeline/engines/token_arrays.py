@@ -97,3 +97,20 @@ def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     total = int(lengths.sum())
     result_starts = np.cumsum(lengths) - lengths
     return np.arange(total, dtype=np.int64) + np.repeat(starts - result_starts, lengths)
+
+
+def sums(lengths: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Sums consecutive groups of numbers.
+
+    >>> sums(np.array([3, 1, 2, 5]), np.array([2, 0, 2]))
+    array([4, 0, 7])
+
+    Args:
+        lengths: Integers [numbers].
+        counts: Integers [groups], the size of each group. They add up to `numbers`.
+
+    Returns:
+        int64 [groups].
+    """
+    ends = np.concatenate([[0], np.cumsum(lengths)])[np.cumsum(counts)]
+    return np.diff(ends, prepend=0)

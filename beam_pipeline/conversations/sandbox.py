@@ -1,0 +1,128 @@
+"""Jinja's immutable sandbox, as transformers has it for chat templates, with strings that keep their marks."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable
+from typing import Any
+
+import jinja2
+import jinja2.ext
+from jinja2 import nodes
+from jinja2.compiler import CodeGenerator, Frame
+from jinja2.filters import make_attrgetter
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+from beam_pipeline.conversations.traced import Traced, concat, first_mark, in_generation
+
+
+class Generator(CodeGenerator):
+    """Joins strings by `Environment.concat` also for the operator ~, which otherwise loses their marks."""
+
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
+        self.write("environment.concat((")
+        for part in node.nodes:
+            self.visit(part, frame)
+            self.write(", ")
+        self.write("))")
+
+
+class GenerationTag(jinja2.ext.Extension):
+    """`{% generation %} … {% endgeneration %}`, by which a template marks what the model generates."""
+
+    tags = {"generation"}  # noqa: RUF012 (Jinja's own declaration)
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_mark"), [], [], body).set_lineno(line)
+
+    def _mark(self, caller: Callable[[], str]) -> str:
+        environment: Sandbox = self.environment
+        return environment.mark_generation(caller())
+
+
+class SafeNamespace(Namespace):
+    """Refuses names that begin with an underscore, as transformers does."""
+
+    def __init__(*args: Any, **values: Any) -> None:
+        self, *args = args  # `namespace(self=…)` is allowed
+        values = dict(*args, **values)
+        for name in values:
+            _check_name(name)
+        Namespace.__init__(self, values)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
+
+def _check_name(name: Any) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise jinja2.exceptions.SecurityError(f"the name {name!r} of a namespace begins with an underscore")
+
+
+class Sandbox(ImmutableSandboxedEnvironment):
+    """The environment of a chat template.
+
+    Args:
+        date: What `strftime_now` is told; None: there is no such function.
+    """
+
+    code_generator_class = Generator
+    concat = staticmethod(concat)
+    mark_generation = staticmethod(in_generation)
+
+    def __init__(self, date: datetime.date | None) -> None:
+        super().__init__(
+            trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, jinja2.ext.loopcontrols]
+        )
+        self.filters |= {"tojson": _to_json, "join": _join, "format": _format}
+        self.globals |= {"raise_exception": raise_exception, "namespace": SafeNamespace, "dict": make_dict}
+        if date is not None:
+            self.globals["strftime_now"] = date.strftime
+
+    def call(__self, __context: Any, __function: Any, *args: Any, **kwargs: Any) -> Any:
+        owner = getattr(__function, "__self__", None)
+        if type(owner) is str and __function.__name__ in ("join", "replace"):
+            __function = getattr(Traced(owner), __function.__name__)
+        return super().call(__context, __function, *args, **kwargs)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> Traced:
+    text = json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+    return Traced(text, first_mark(value) * len(text))
+
+
+@jinja2.pass_environment
+def _join(
+    environment: jinja2.Environment, values: Any, separator: str = "", attribute: str | int | None = None
+) -> str:
+    if attribute is not None:
+        values = map(make_attrgetter(environment, attribute), values)
+    return Traced.of(str(separator)).join(map(str, values))
+
+
+def _format(template: str, *values: Any, **named: Any) -> str:
+    return Traced.of(template) % (named or values)
+
+
+def raise_exception(message: str) -> None:
+    """Ends the rendering: the template refuses the conversation."""
+    raise jinja2.TemplateError(message)
+
+
+def make_dict(*args: Any, **kwargs: Any) -> dict:
+    """The template's `dict`: a function, since the sandbox calls no types."""
+    return dict(*args, **kwargs)
