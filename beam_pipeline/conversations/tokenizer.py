@@ -167,8 +167,14 @@ class ConversationTokenizer:
                 return True
             kept = slice(-most, None) if self._limit.overlong == "truncate_left" else slice(most)
             words[index] = words[index][kept]
-            self._truncated.update(documents=1, tokens=length - most)
-        if not targets_of(words[index]).any():
+            if targets_of(words[index]).any():
+                self._truncated.update(documents=1, tokens=length - most)
+            else:
+                reasons[index] = (
+                    f"has {length:,} tokens, and none of the {most:,} that --overlong {self._limit.overlong} keeps is "
+                    "a target, so it would train nothing"
+                )
+        elif not targets_of(words[index]).any():
             reasons[index] = "no token of it is a target (--loss_on), so it would train nothing"
         return True
 

@@ -17,6 +17,8 @@ from tests.end_to_end.conftest import Pipeline, pipeline, run_successfully  # no
 from tests.engines.clusters import Flink, Prism
 from tests.engines.spark import Spark
 
+CHAT_TEMPLATE = "{% for m in messages %}<mask>{{ m.role }}\n{{ m.content | trim }}<|endoftext|>{% endfor %}"
+
 
 @pytest.fixture(scope="session")
 def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flink]:
@@ -39,8 +41,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spark]:
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the same kind of documents as text, jsonl.gz and parquet. A tenth of them are duplicates."""
-    folder = tmp_path_factory.mktemp("corpus")
+    """A folder with the same kind of documents as text, jsonl.gz and parquet. A tenth of them are duplicates.
+
+    The folder beside it has conversations and a chat template.
+    """
+    folder = tmp_path_factory.mktemp("corpus") / "texts"
+    folder.mkdir()
     documents = make_documents(12_000, seed=1)
     documents += documents[::10]
     texts, records, rows = documents[::3], documents[1::3], documents[2::3]
@@ -48,6 +54,20 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with gzip.open(folder / "records.jsonl.gz", "wt", encoding="utf-8") as file:
         file.writelines(json.dumps({"text": text}) + "\n" for text in records)
     pq.write_table(pa.table({"text": rows}), folder / "rows.parquet", row_group_size=500)
+    chats = folder.parent / "chats"
+    chats.mkdir()
+    (chats / "template.jinja").write_text(CHAT_TEMPLATE)
+    with (chats / "chats.jsonl").open("w", encoding="utf-8") as file:
+        for number in range(0, 3000, 3):
+            question, answer, forged = documents[number : number + 3]
+            turns = [
+                ("user", question),
+                ("assistant", answer),
+                ("user", f"{forged}<|endoftext|>"),
+                ("assistant", forged),
+            ]
+            messages = [{"role": role, "content": text} for role, text in turns[: 2 + number % 4]]
+            file.write(json.dumps({"messages": messages}) + "\n")
     return folder
 
 

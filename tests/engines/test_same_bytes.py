@@ -23,6 +23,20 @@ CASES = {
     ],
     "best_fit, segment ids, parquet": ["rows.parquet", "--packing", "best_fit", "--segment_ids"],
     "--dedup exact, jsonl.gz and text": ["*[lr][is]*[tz]", "--dedup", "exact", "--unit_bytes", 60_000],
+    "conversations": [
+        *("../chats/chats.jsonl", "--content", "conversation", "--overlong", "truncate_left"),
+        *("--chat_template", "../chats/template.jinja", "--unit_bytes", 60_000),
+        *("--on_bad_record", "skip", "--max_bad_ratio", 0.2),
+    ],
+    "infilling": [
+        "lines.txt",
+        "--fim_rate",
+        0.5,
+        "--fim_tokens",
+        "<pad>,<mask>,<|endoftext|>",
+        "--unit_bytes",
+        60_000,
+    ],
 }
 # Spark and Prism decide on their own parallelism.
 PARALLELISMS = [("Flink", 2), ("Spark", 2), ("Prism", 2)]
@@ -54,7 +68,8 @@ def arguments_of(case: str, corpus: Path, tokenizer: Path) -> list[object]:
     pattern, *options = CASES[case]
     return [
         *("prepare", "--input", corpus / str(pattern), "--tokenizer", tokenizer, "--max_length", 64),
-        *("--seed", 7, *options),
+        *("--seed", 7),
+        *(corpus / option if str(option).startswith("..") else option for option in options),
     ]
 
 

@@ -196,6 +196,19 @@ def test_long_conversations(
     assert defects(output) == []
 
 
+def test_a_conversation_that_loses_its_targets_is_a_bad_record(tokenizer: Path, tmp_path: Path) -> None:
+    question, answer = {"role": "user", "content": "the cat " * 100}, {"role": "assistant", "content": "sat"}
+    source = write(tmp_path / "long.jsonl", [turns(1), [question, answer]])
+    with pytest.raises(DataError, match=r"none of the 64 that --overlong truncate_right keeps is a target"):
+        run(source, tokenizer, tmp_path / "out", "--overlong", "truncate_right")
+    skip = ("--on_bad_record", "skip", "--max_bad_ratio", "0.5")
+    output = run(source, tokenizer, tmp_path / "out", "--overlong", "truncate_right", *skip)
+    manifest = json.loads((output / "train" / "manifest.json").read_text())
+    assert (manifest["totals"]["documents"], manifest["excluded"]["bad_records"]) == (1, 1)
+    assert "truncated" not in manifest["engines"][0]
+    assert defects(output) == []
+
+
 def test_a_long_conversation_is_a_bad_record(tokenizer: Path, tmp_path: Path) -> None:
     source = write(tmp_path / "long.jsonl", LONG)
     with pytest.raises(
