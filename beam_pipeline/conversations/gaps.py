@@ -18,7 +18,14 @@ from jinja2 import nodes
 from jinja2.compiler import Frame
 from jinja2.runtime import Macro
 
-from beam_pipeline.conversations.sandbox import Generator, SafeNamespace, Sandbox, make_dict, raise_exception
+from beam_pipeline.conversations.sandbox import (
+    Generator,
+    SafeNamespace,
+    Sandbox,
+    make_dict,
+    owner_of,
+    raise_exception,
+)
 
 _FILTERS = frozenset(
     ("count", "d", "default", "first", "items", "last", "length", "list", "rejectattr", "reverse")
@@ -254,7 +261,7 @@ class GapSandbox(Sandbox):
 
     def call(__self, __context: Any, __function: Any, *args: Any, **kwargs: Any) -> Any:
         """Calls a function."""
-        owner = getattr(__function, "__self__", None)
+        owner = owner_of(__function)
         if isinstance(owner, GapText):
             is_known = __function.__name__ in (*_STRIPS, *_QUESTIONS)
         else:

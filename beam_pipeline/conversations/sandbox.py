@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from beam_pipeline.conversations.traced import Traced, concat, first_mark, in_generation
+from beam_pipeline.conversations.traced import Traced, concat, in_generation, with_mark_of
 
 
 class Generator(CodeGenerator):
@@ -80,16 +81,35 @@ class Sandbox(ImmutableSandboxedEnvironment):
         super().__init__(
             trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, jinja2.ext.loopcontrols]
         )
-        self.filters |= {"tojson": _to_json, "join": _join, "format": _format}
+        filters = self.filters | {"tojson": _to_json, "join": _join}
+        self.filters = {name: _keeping_marks(function) for name, function in filters.items()}
         self.globals |= {"raise_exception": raise_exception, "namespace": SafeNamespace, "dict": make_dict}
         if date is not None:
             self.globals["strftime_now"] = date.strftime
 
     def call(__self, __context: Any, __function: Any, *args: Any, **kwargs: Any) -> Any:
-        owner = getattr(__function, "__self__", None)
+        owner = owner_of(__function)
         if type(owner) is str and __function.__name__ in ("join", "replace"):
             __function = getattr(Traced(owner), __function.__name__)
-        return super().call(__context, __function, *args, **kwargs)
+        result = super().call(__context, __function, *args, **kwargs)
+        return with_mark_of((*args, kwargs), result) if isinstance(owner, str) else result
+
+
+def owner_of(function: Callable[..., Any]) -> Any:
+    """Returns the value whose method a function is; None if it is none. (Jinja wraps `str.format`.)"""
+    return getattr(getattr(function, "__wrapped__", function), "__self__", None)
+
+
+def _keeping_marks(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a filter whose result, if it is a string that lost its marks, has the first mark of its arguments."""
+
+    @functools.wraps(function)
+    def marked(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        is_argument = any(result is value for value in (*args, *kwargs.values()))
+        return result if is_argument else with_mark_of((*args, kwargs), result)
+
+    return marked
 
 
 def _to_json(
@@ -98,11 +118,10 @@ def _to_json(
     indent: int | str | None = None,
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
-) -> Traced:
-    text = json.dumps(
+) -> str:
+    return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
-    return Traced(text, first_mark(value) * len(text))
 
 
 @jinja2.pass_environment
@@ -112,10 +131,6 @@ def _join(
     if attribute is not None:
         values = map(make_attrgetter(environment, attribute), values)
     return Traced.of(str(separator)).join(map(str, values))
-
-
-def _format(template: str, *values: Any, **named: Any) -> str:
-    return Traced.of(template) % (named or values)
 
 
 def raise_exception(message: str) -> None:

@@ -189,6 +189,18 @@ def first_mark(value: Any) -> str:
     return next((mark for mark in map(first_mark, items) if mark != TEMPLATE), TEMPLATE)
 
 
+def with_mark_of(sources: Any, result: Any) -> Any:
+    """Returns a value; if it is a string without marks, with the first mark in the values that it was made of.
+
+    >>> with_mark_of(["-", Traced("hi", message_mark(0) * 2)], "HI").marks
+    '\\x01\\x01'
+    """
+    if not isinstance(result, str) or isinstance(result, Traced):
+        return result
+    mark = first_mark(sources)
+    return result if mark == TEMPLATE else _marked(result, mark)
+
+
 def _marked(text: str, mark: str) -> Traced:
     return Traced(text, mark * len(text))
 

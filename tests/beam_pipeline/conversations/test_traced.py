@@ -76,6 +76,12 @@ def test_operations_give_what_str_gives_with_the_marks_of_the_characters(number:
         "{{ '%s!' % m.content }}",
         "{% set text %}{{ m.content }}{% endset %}{{ text }}",
         "{% macro show(x) %}{{ x }}{% endmacro %}{{ show(m.content) }}",
+        "{{ '{}!'.format(m.content) }}",
+        "{{ m.content | indent(2) }}",
+        "{{ m.content | title | lower }}",
+        "{{ m.content | wordwrap(1) }}",
+        "{{ m.content | center(9) }}",
+        "{{ m.content | e }}",
         "{{ m.content | tojson }}",
         "{{ {'a': m.content} | tojson(indent=2) }}",
         "{{ m | string if false else m.content | upper | lower }}",
@@ -93,6 +99,13 @@ def test_templates_keep_the_marks(template: str) -> None:
         assert text == environment.from_string(source).render(messages=messages)
     marks = marks_of(text)
     assert marks[str.__str__(text).index("a")] == 1
+
+
+def test_a_default_is_the_templates() -> None:
+    source = "{{ messages[0].role | default(messages[0].content) }}{{ messages[0].name | default('x') }}"
+    text = ChatTemplate(source, {}).render([{"role": "user", "content": "a"}])
+    assert text == "userx"
+    assert not marks_of(text).any()
 
 
 def test_keys_and_values_of_a_tree_are_traced() -> None:
