@@ -61,6 +61,31 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def conversations(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 rows of conversations, most with padding, at OUT/train."""
+    random = np.random.default_rng(0)
+    segments = np.zeros((60, 16), np.int64)
+    for row, lengths in enumerate(
+        itertools.islice(itertools.cycle(([6, 10], [5, 4, 4], [9])), len(segments))
+    ):
+        segments[row, : sum(lengths)] = np.repeat(np.arange(len(lengths)) + 1, lengths)
+    is_first = np.diff(segments, axis=1, prepend=0) != 0
+    starts = np.maximum.accumulate(np.where(is_first, np.arange(16), 0), axis=1)
+    filled = segments > 0
+    return write_split(
+        tmp_path_factory.mktemp("conversations") / "OUT" / "train",
+        {
+            "attention_mask": filled,
+            "input_ids": np.where(filled, random_rows(60, 16, seed=1, largest=500), 0),
+            "loss_mask": filled & ~is_first & (random.random(segments.shape) < 0.5),
+            "position_ids": np.where(filled, np.arange(16) - starts, 0),
+            "segment_ids": segments,
+        },
+        vocab_size=512,
+    )
+
+
+@pytest.fixture(scope="module")
 def arrayrecord(folder: Path) -> Path:
     """The same rows in one shard of `--output_format arrayrecord`, also in OUT/train."""
     path = folder / "train-00000-200.array_record"
@@ -197,6 +222,37 @@ def test_hugging_face_dataset(folder: Path, tmp_path: Path) -> None:
 )
 @pytest.mark.usefixtures("arrayrecord")
 def test_the_documented_examples_run(heading: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    namespace = run_example(heading, folder, monkeypatch)
+    if heading in CHECKS:
+        CHECKS[heading](namespace)
+
+
+@pytest.mark.parametrize("heading", ["PyTorch", "MaxText", "Megatron-LM"])
+def test_the_documented_examples_train_on_the_targets(
+    heading: str, conversations: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = TRAINED[heading](run_example(heading, conversations, monkeypatch))
+    rows = Dataset.open(conversations)[:]
+    targets = {
+        ids: (
+            [
+                place - 1
+                for place in range(1, 16)
+                if is_target[place] and segments[place - 1] == segments[place]
+            ],
+            [ids[place] for place in range(16) if is_target[place]],
+        )
+        for ids, is_target, segments in zip(
+            map(tuple, rows["input_ids"].tolist()), rows["loss_mask"], rows["segment_ids"], strict=True
+        )
+    }
+    assert trained
+    for ids, *places_and_targets in trained:
+        assert tuple(places_and_targets) == targets[tuple(ids)]
+
+
+def run_example(heading: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
+    """Returns the names that the first example below this heading defines."""
     monkeypatch.setitem(sys.modules, "levanter", ModuleType("levanter"))
     monkeypatch.setitem(sys.modules, "levanter.data", ModuleType("levanter.data"))
     sys.modules["levanter.data"].AsyncDataset = AsyncDataset
@@ -206,8 +262,7 @@ def test_the_documented_examples_run(heading: str, folder: Path, monkeypatch: py
     code = re.search(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)[1]
     namespace = {"__name__": "__main__"}
     exec(code.replace("    ...\n", "    break\n"), namespace)
-    if heading in CHECKS:
-        CHECKS[heading](namespace)
+    return namespace
 
 
 def check_pytorch(namespace: dict) -> None:
@@ -249,4 +304,44 @@ CHECKS = {
     "MaxText": check_maxtext,
     "Levanter": check_levanter,
     "Megatron-LM": check_megatron,
+}
+
+
+Trained = list[tuple[list[int], list[int], list[int]]]  # the ids of a row, places before targets, the targets
+
+
+def trained_by_pytorch(namespace: dict) -> Trained:
+    last_step = namespace["step"] - 1
+    ids = namespace["dataset"][namespace["order"].rows(last_step)]["input_ids"]
+    targets = namespace["targets"].numpy()
+    return [
+        (row.tolist(), *places_of(wanted != -100, wanted)) for row, wanted in zip(ids, targets, strict=True)
+    ]
+
+
+def trained_by_maxtext(namespace: dict) -> Trained:
+    batch = namespace["batch"]
+    return [
+        (row.tolist(), *places_of(segments > 0, targets))
+        for row, segments, targets in zip(
+            batch["inputs"], batch["targets_segmentation"], batch["targets"], strict=True
+        )
+    ]
+
+
+def trained_by_megatron(namespace: dict) -> Trained:
+    return [
+        (item["tokens"].tolist(), *places_of(item["loss_mask"].numpy() > 0, item["labels"].numpy()))
+        for item in namespace["train"]
+    ]
+
+
+def places_of(is_trained: np.ndarray, targets: np.ndarray) -> tuple[list[int], list[int]]:
+    return np.flatnonzero(is_trained).tolist(), targets[is_trained].tolist()
+
+
+TRAINED = {
+    "PyTorch": trained_by_pytorch,
+    "MaxText": trained_by_maxtext,
+    "Megatron-LM": trained_by_megatron,
 }
