@@ -227,7 +227,7 @@ def test_the_documented_examples_run(heading: str, folder: Path, monkeypatch: py
         CHECKS[heading](namespace)
 
 
-@pytest.mark.parametrize("heading", ["PyTorch", "MaxText", "Megatron-LM"])
+@pytest.mark.parametrize("heading", ["PyTorch", "MaxText", "Megatron-LM", "TRL"])
 def test_the_documented_examples_train_on_the_targets(
     heading: str, conversations: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,6 +336,20 @@ def trained_by_megatron(namespace: dict) -> Trained:
     ]
 
 
+def trained_by_trl(namespace: dict) -> Trained:
+    """As in TRL: positions follow from the lengths, and a label at position 0 is without effect."""
+    trained = []
+    for row in namespace["train"]:
+        ids, labels = np.array(row["input_ids"]), np.array(row["labels"])
+        positions = np.concatenate([np.arange(length) for length in row["seq_lengths"]])
+        assert len(ids) == len(labels) == len(positions)
+        labels[positions == 0] = -100
+        padded = np.pad(ids, (0, 16 - len(ids)))
+        trained.append((padded.tolist(), *places_of(labels[1:] != -100, labels[1:])))
+    assert len(trained) == 60
+    return trained
+
+
 def places_of(is_trained: np.ndarray, targets: np.ndarray) -> tuple[list[int], list[int]]:
     return np.flatnonzero(is_trained).tolist(), targets[is_trained].tolist()
 
@@ -344,4 +358,5 @@ TRAINED = {
     "PyTorch": trained_by_pytorch,
     "MaxText": trained_by_maxtext,
     "Megatron-LM": trained_by_megatron,
+    "TRL": trained_by_trl,
 }
