@@ -33,13 +33,22 @@ _ROLES_BY_SENDER = {
 }
 _COMPLETIONS = ("completion", "response")
 _PIECE_BYTES = 4 << 20
+_MOST_NUMBER = 2.0**63
+_KINDS = (
+    (Mapping, "an object"),
+    (list, "an array"),
+    (str, "a string"),
+    (bool, "a boolean"),
+    (int | float, "a number"),
+    (type(None), "null"),
+)
 
 
 class _Malformed(Exception):
     """A record is no conversation. The message is the reason."""
 
 
-def document_of(record: Any, column: str) -> tuple[str, str | None]:
+def document_of(record: Any, column: str, *, of_table: bool = False) -> tuple[str, str | None]:
     """Returns (the record's conversation as a document, None), or ("", the reason why it is none).
 
     >>> document_of({"prompt": "Hi", "completion": "Hello!"}, "auto")[0]
@@ -48,17 +57,16 @@ def document_of(record: Any, column: str) -> tuple[str, str | None]:
     Args:
         record: A JSON value.
         column: The key of the messages; auto: see the module.
+        of_table: Whether the record is a row, in which a key that others have may be null.
     """
     try:
         if not isinstance(record, dict):
-            raise _Malformed(f"expected a JSON object with messages, got a JSON {type(record).__name__}")
-        return orjson.dumps(_conversation(record, column)).decode(), None
+            raise _Malformed(f"expected a JSON object with messages, got {_kind(record)}")
+        conversation = _conversation(record, column)
+        return orjson.dumps(_checked(conversation, of_table=of_table)).decode(), None
     except _Malformed as error:
         return "", str(error)
-    except (
-        TypeError,
-        orjson.JSONEncodeError,
-    ) as error:  # half of a surrogate pair, or a number of 100 digits
+    except (TypeError, orjson.JSONEncodeError) as error:  # half of a surrogate pair, for example
         return "", f"has a value that is no JSON: {error}"
     except RecursionError:
         return "", "its lists and objects are nested too deeply"
@@ -92,6 +100,9 @@ def _conversation(record: Mapping[str, Any], column: str) -> dict[str, Any]:
     # What is null in a table may be missing in the record.
     keys = messages_key([key for key, value in record.items() if value is not None], column)
     if keys is None:
+        empty = next((key for key in ("messages", "conversations", column) if key in record), None)
+        if empty is not None:
+            raise _Malformed(f"{empty} is null")
         raise _Malformed(f"has {no_messages_reason(sorted(map(str, record)), column)}")
     conversation: dict[str, Any] = {}
     if len(keys) == 1:
@@ -100,6 +111,11 @@ def _conversation(record: Mapping[str, Any], column: str) -> dict[str, Any]:
         prompt = _messages(record[keys[0]], keys[0], "user")
         conversation["messages"] = [*prompt, *_messages(record[keys[1]], keys[1], "assistant")]
         conversation["prompt"] = len(prompt)
+    system = record.get("system")
+    if isinstance(system, str) and system.strip() and conversation["messages"][0]["role"] != "system":
+        conversation["messages"].insert(0, {"role": "system", "content": system})
+        if "prompt" in conversation:
+            conversation["prompt"] += 1
     tools = record.get("tools")
     if isinstance(tools, str) and tools.strip():
         try:
@@ -108,32 +124,38 @@ def _conversation(record: Mapping[str, Any], column: str) -> dict[str, Any]:
             raise _Malformed(f"tools is a string that is no JSON: {error}") from error
     if tools:
         if not isinstance(tools, list):
-            raise _Malformed(f"tools has type {type(tools).__name__}, not list")
-        conversation["tools"] = _without_nulls(tools)
+            raise _Malformed(f"tools is {_kind(tools)}, not an array")
+        conversation["tools"] = tools
     return conversation
 
 
 def _messages(value: Any, key: str, role: str) -> list[dict[str, Any]]:
     """Returns the messages of a record's value: a list of them, or the text of a single one with this role."""
     if isinstance(value, str):
-        if role == "user" and key not in ("prompt", *_COMPLETIONS):
-            raise _Malformed(f"{key} has type str, not list of messages")
-        return [{"role": role, "content": value}]
+        if key in ("prompt", *_COMPLETIONS):
+            return [{"role": role, "content": value}]
+        try:
+            value = orjson.loads(value)  # as tables may have them
+        except orjson.JSONDecodeError as error:
+            raise _Malformed(f"{key} is a string that is no JSON: {error}") from error
     if isinstance(value, Mapping):
         value = [value]
     if not isinstance(value, list) or not value:
-        kind = "is empty" if value == [] else f"has type {type(value).__name__}, not list of messages"
-        raise _Malformed(f"{key} {kind}")
+        raise _Malformed(
+            f"{key} is empty" if value == [] else f"{key} is {_kind(value)}, not an array of messages"
+        )
     return [_message(message, f"{key}[{number}]") for number, message in enumerate(value)]
 
 
 def _message(value: Any, place: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise _Malformed(f"{place} has type {type(value).__name__}, not object")
-    message = {key: _without_nulls(item) for key, item in value.items() if item is not None}
+        raise _Malformed(f"{place} is {_kind(value)}, not an object")
+    message = {key: item for key, item in value.items() if item is not None}
     if "role" not in message and "from" in message:
         sender = message.pop("from")
-        message = {"role": _role(sender, f"{place}.from"), "content": message.pop("value", ""), **message}
+        if "value" not in message:
+            raise _Malformed(f"{place} has no value; its keys are {sorted(map(str, value))[:10]}")
+        message = {"role": _role(sender, f"{place}.from"), "content": message.pop("value"), **message}
     elif "role" in message:
         message["role"] = _role(message["role"], f"{place}.role")
     else:
@@ -143,33 +165,53 @@ def _message(value: Any, place: str) -> dict[str, Any]:
         for number, part in enumerate(content):
             _check_part(part, f"{place}.content[{number}]")
     elif content is not None and not isinstance(content, str):
-        raise _Malformed(f"{place}.content has type {type(content).__name__}, not string or list of parts")
+        raise _Malformed(f"{place}.content is {_kind(content)}, not a string or an array of parts")
     calls = message.get("tool_calls")
     if calls is not None and not (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)):
         raise _Malformed(f"{place}.tool_calls is not a list of objects")
     if content is None and not any(message.get(key) for key in ("tool_calls", "function_call")):
         raise _Malformed(f"{place} has neither content nor tool_calls")
+    if message.get("weight", 1) not in (0, 1):
+        raise _Malformed(f"{place}.weight is {excerpt(repr(message['weight']), 80)}, neither 0 nor 1")
     return message
 
 
 def _role(value: Any, place: str) -> str:
     role = _ROLES_BY_SENDER.get(value) if isinstance(value, str) else None
     if role is None:
-        raise _Malformed(f"{place} is {excerpt(repr(value), 80)}; the roles are {', '.join(ROLES)}")
+        meant = suggestion(value.lower(), _ROLES_BY_SENDER) if isinstance(value, str) else ""
+        raise _Malformed(
+            f"{place} is {excerpt(repr(value), 80)}; the roles are {', '.join(_ROLES_BY_SENDER)}{meant}"
+        )
     return role
 
 
 def _check_part(part: Any, place: str) -> None:
     if not isinstance(part, dict) or not isinstance(part.get("text"), str) or part.get("type") != "text":
-        kind = repr(part.get("type")) if isinstance(part, dict) else type(part).__name__
-        raise _Malformed(f"{place} is a part of type {excerpt(kind, 80)}; only text can be trained")
+        kind = (
+            f"a part of type {excerpt(repr(part.get('type')), 80)}" if isinstance(part, dict) else _kind(part)
+        )
+        raise _Malformed(f"{place} is {kind}; only text can be trained: {{'type': 'text', 'text': …}}")
 
 
-def _without_nulls(value: Any) -> Any:
-    """Removes keys without a value: tables fill them into objects that lack a key that others have."""
+def _checked(value: Any, *, of_table: bool) -> Any:
+    """Returns a JSON value. In objects of a table, keys that others have are null, so those are left out."""
     if isinstance(value, Mapping):
-        return {str(key): _without_nulls(item) for key, item in value.items() if item is not None}
-    return list(map(_without_nulls, value)) if isinstance(value, list) else value
+        return {
+            str(key): _checked(item, of_table=of_table)
+            for key, item in value.items()
+            if not (of_table and item is None)
+        }
+    if isinstance(value, list):
+        return [_checked(item, of_table=of_table) for item in value]
+    if isinstance(value, float) and not abs(value) < _MOST_NUMBER:
+        raise _Malformed(f"has the number {value:g}, which is not finite, or has more than 64 bits")
+    return value
+
+
+def _kind(value: Any) -> str:
+    """Returns the type of a JSON value, with an article."""
+    return next((kind for types, kind in _KINDS if isinstance(value, types)), type(value).__name__)
 
 
 def columns_of(source: str, schema: pa.Schema, options: InputConfig) -> list[str]:
@@ -181,7 +223,7 @@ def columns_of(source: str, schema: pa.Schema, options: InputConfig) -> list[str
     keys = messages_key(schema.names, options.messages_column)
     if keys is None:
         raise UsageError(f"{source}: has {no_messages_reason(schema.names, options.messages_column)}")
-    return [*keys, *(("tools",) if "tools" in schema.names else ())]
+    return [*keys, *(name for name in ("tools", "system") if name in schema.names)]
 
 
 def table_records(
@@ -200,7 +242,7 @@ def table_records(
         texts, places, bad_records = [], [], []
         crc = 0
         for place, record in enumerate(batch.slice(start, rows).to_pylist(), first_row + start):
-            document, reason = document_of(record, options.messages_column)
+            document, reason = document_of(record, options.messages_column, of_table=True)
             if reason is None:
                 texts.append(document)
                 places.append(place)

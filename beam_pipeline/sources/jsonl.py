@@ -22,6 +22,7 @@ from beam_pipeline.sources.units import BadRecord, Part, Records, utf8_sizes
 from tokenmill_reader.console.spelling import suggestion
 
 _MOST_OF_FIRST = 1 << 20  # bytes: a longer record is not checked before the run
+_MOST_DIGITS = 4000  # Python refuses to parse ints that have a few more
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -141,10 +142,13 @@ def _parse_record(line: bytes, options: InputConfig) -> Any:
         return orjson.loads(content)
     except orjson.JSONDecodeError as error:
         try:
-            # With parse_int, because an int of thousands of digits would be an error.
-            return json.loads(content, parse_int=float)
+            return json.loads(content, parse_int=_parse_int)
         except ValueError:
             raise error from None
+
+
+def _parse_int(digits: str) -> int | float:
+    return int(digits) if len(digits) < _MOST_DIGITS else float(digits)
 
 
 def _line_end_hint(line: bytes) -> str:

@@ -21,6 +21,7 @@ from beam_pipeline.rows.routing import RowTable, ShardLayout
 from beam_pipeline.steps.documents import DOCUMENT_UNITS
 from beam_pipeline.steps.job import Job, OutputJob
 from beam_pipeline.support import filesystem
+from beam_pipeline.support.amounts import counted
 from beam_pipeline.support.errors import DataError
 from tokenmill_reader.format.json_text import json_bytes
 from tokenmill_reader.format.manifest import FORMAT, VERSION, describe_file, with_checksum
@@ -59,9 +60,14 @@ def commit(
     run = json.loads(filesystem.read_bytes(job.description_path))
     excluded.check(job.config.max_bad_ratio)
     if not any(split_statistics.documents for split_statistics in statistics.values()):
-        raise DataError(
-            f"the input ({run['inputs']['files']} files) contains no documents, only blank records or none at all"
+        reasons = (
+            (excluded.bad_records, "bad records (bad_records/ has the reasons)"),
+            (excluded.overlong_documents, "conversations longer than a row"),
+            (excluded.blank_documents, "blank records"),
         )
+        found = " and ".join(name for count, name in reasons if count)
+        files = counted(run["inputs"]["files"], "file")
+        raise DataError(f"the input ({files}) contains no documents{f', only {found}' if found else ''}")
     shard_format = job.make_format()
     features = shard_format.form.features
     files: dict[str, bytes] = {}  # by path below the output folder

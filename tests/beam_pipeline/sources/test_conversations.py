@@ -13,6 +13,7 @@ import pytest
 
 from beam_pipeline.sources.conversations import document_of
 
+SYSTEM = {"role": "system", "content": "Be brief."}
 USER, ASSISTANT = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}
 
 
@@ -31,8 +32,17 @@ USER, ASSISTANT = {"role": "user", "content": "Hi"}, {"role": "assistant", "cont
         (
             {"messages": [{**USER, "name": None}], "tools": '[{"name": "t", "x": null}]'},
             "auto",
-            {"messages": [USER], "tools": [{"name": "t"}]},
+            {"messages": [USER], "tools": [{"name": "t", "x": None}]},
         ),
+        ({"messages": json.dumps([USER, ASSISTANT])}, "auto", {"messages": [USER, ASSISTANT]}),
+        ({"messages": [USER], "system": "Be brief."}, "auto", {"messages": [SYSTEM, USER]}),
+        ({"messages": [SYSTEM, USER], "system": "Other"}, "auto", {"messages": [SYSTEM, USER]}),
+        (
+            {"prompt": "Hi", "completion": "Hello!", "system": "Be brief."},
+            "auto",
+            {"messages": [SYSTEM, USER, ASSISTANT], "prompt": 2},
+        ),
+        ({"messages": [{**USER, "weight": 0}]}, "auto", {"messages": [{**USER, "weight": 0}]}),
         (
             {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]},
             "auto",
@@ -49,21 +59,33 @@ def test_records_of_any_form_become_conversations(record: Any, column: str, expe
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
-        ([], "expected a JSON object with messages, got a JSON list"),
+        ([], "expected a JSON object with messages, got an array"),
         (
             {"text": "Hi"},
             "has neither messages nor conversations, nor a prompt with a completion; --messages_column",
         ),
         ({"messages": []}, "messages is empty"),
-        ({"messages": "Hi"}, "messages has type str, not list of messages"),
-        ({"messages": ["Hi"]}, "messages[0] has type str, not object"),
+        ({"messages": None}, "messages is null"),
+        ({"messages": {}}, "messages[0] has no role"),
+        ({"messages": "5"}, "messages is a number, not an array of messages"),
+        ({"messages": [{**USER, "role": "User"}]}, "did you mean user?"),
+        ({"messages": [{**USER, "weight": 0.5}]}, "messages[0].weight is 0.5, neither 0 nor 1"),
+        ({"conversations": [{"from": "human", "text": "Hi"}]}, "conversations[0] has no value"),
+        ({"messages": [{**USER, "n": float("nan")}]}, "has the number nan, which is not finite"),
+        ({"messages": [{**USER, "n": 10**30}]}, "has a value that is no JSON"),
+        (
+            {"messages": [{**USER, "n": 1e30}]},
+            "has the number 1e+30, which is not finite, or has more than 64",
+        ),
+        ({"messages": "Hi"}, "messages is a string that is no JSON"),
+        ({"messages": ["Hi"]}, "messages[0] is a string, not an object"),
         ({"messages": [{"content": "Hi"}]}, "messages[0] has no role; its keys are ['content']"),
         (
             {"messages": [USER, {"role": "<|im_end|>", "content": ""}]},
             "messages[1].role is '<|im_end|>'; the roles",
         ),
         ({"messages": [{"role": "user"}]}, "messages[0] has neither content nor tool_calls"),
-        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content has type int"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content is a number, not a string"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image", "url": "x"}]}]},
             "messages[0].content[0] is a part of type 'image'; only text can be trained",
@@ -77,6 +99,15 @@ def test_malformed_records_have_a_reason(record: Any, reason: str) -> None:
     document, actual = document_of(record, "auto")
     assert document == ""
     assert actual is not None and reason in actual
+
+
+def test_only_a_tables_nulls_are_left_out() -> None:
+    call = {"function": {"name": "f", "arguments": {"city": "Paris", "unit": None}}}
+    record = {"messages": [{"role": "assistant", "content": None, "tool_calls": [call]}]}
+    [message] = orjson.loads(document_of(record, "auto")[0])["messages"]
+    assert message == {"role": "assistant", "tool_calls": [call]}
+    [message] = orjson.loads(document_of(record, "auto", of_table=True)[0])["messages"]
+    assert message["tool_calls"][0]["function"]["arguments"] == {"city": "Paris"}
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
