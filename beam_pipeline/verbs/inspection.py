@@ -15,12 +15,13 @@ from beam_pipeline.support.amounts import counted
 from beam_pipeline.support.console import print_document
 from beam_pipeline.support.errors import DataError, UsageError
 from beam_pipeline.verbs.inspection_documents import Record, record_document, summary_document
-from beam_pipeline.views.colours import coloured
+from beam_pipeline.views.colours import Coloured, coloured
 from beam_pipeline.views.decoding import TextDecoder
 from beam_pipeline.views.describing import describe_units, stretches_of
 from beam_pipeline.views.reading import FinishedSplit, Origin, Row, open_dataset
 from beam_pipeline.views.tracing import NotTraced, Tracer, TraceTooSlow
 from tokenmill_reader.console.escaping import visible
+from tokenmill_reader.console.streams import print_unescaped
 from tokenmill_reader.format.manifest import output_format_of
 
 _ROWS_PER_SEARCH = 1024
@@ -53,7 +54,10 @@ def main(argv: Sequence[str] | Parsed) -> None:
 
 def _print_lines(lines: Iterable[str]) -> None:
     for line in lines:
-        print(line, flush=True)
+        if isinstance(line, Coloured):
+            print_unescaped(line)
+        else:
+            print(line, flush=True)
 
 
 def _summary_lines(splits: Sequence[FinishedSplit]) -> Iterator[str]:
@@ -187,7 +191,7 @@ def _content_lines(
             ids = row.ids[start:end].tolist()
             pieces = decoder.pieces(ids)
             if row.targets is not None and sys.stdout.isatty() and "NO_COLOR" not in os.environ:
-                yield "".join(coloured(pieces, ids, row.targets[start:end], control_ids))
+                yield coloured(pieces, ids, row.targets[start:end], control_ids)
             else:
                 yield visible("".join(piece.text for piece in pieces))
 

@@ -76,8 +76,10 @@ def _next_steps(config: PrepareConfig, output: str, split_manifest: Mapping[str,
         return  # tokenmill-trainer does not read it
     train = "train" if "train" in names else names[0]
     has_mask = split_manifest["tokenizer"]["special_token_ids"].get("mask") is not None
-    objective = "mlm" if has_mask and not config.has_targets else "clm"
-    options = [f"--config tiny-{objective}", f"--data.train {shlex.quote(filesystem.join(output, train))}"]
+    model = f"--config tiny-{'mlm' if has_mask else 'clm'}"
+    if config.has_targets:  # for fine-tuning
+        model = "--model.init_from MODEL --objective clm"
+    options = [model, f"--data.train {shlex.quote(filesystem.join(output, train))}"]
     if "validation" in names and train != "validation":
         options.append(f"--data.validation {shlex.quote(filesystem.join(output, 'validation'))}")
     yield f"train   tokenmill-trainer fit {' '.join(options)} --output_dir run"

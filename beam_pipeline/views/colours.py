@@ -17,10 +17,14 @@ _ROLE = re.compile(rf"\s*({'|'.join([*ROLES, 'model'])})\b", re.IGNORECASE)
 """What templates write of a role, after a control token. Gemma's write "model" for the assistant."""
 
 
+class Coloured(str):
+    """A text with colours, in which everything else is escaped."""
+
+
 def coloured(
     pieces: Sequence[DecodedPiece], ids: Sequence[int], targets: np.ndarray, control_ids: Collection[int]
-) -> Iterator[str]:
-    """Yields the text of pieces with escape sequences: targets are green, control tokens cyan and roles bold.
+) -> Coloured:
+    """Returns the text of pieces with escape sequences: targets are green, control tokens cyan and roles bold.
 
     Args:
         pieces: Of consecutive tokens.
@@ -28,7 +32,12 @@ def coloured(
         targets: bool [tokens]: which are targets.
         control_ids: The ids of control tokens.
     """
+    return Coloured("".join(_coloured(pieces, ids, targets, control_ids)))
 
+
+def _coloured(
+    pieces: Sequence[DecodedPiece], ids: Sequence[int], targets: np.ndarray, control_ids: Collection[int]
+) -> Iterator[str]:
     def style(piece: DecodedPiece) -> tuple[bool, bool]:
         is_target = bool(targets[piece.first])
         return is_target, not is_target and ids[piece.first] in control_ids

@@ -56,10 +56,16 @@ def harden(*, shows: bool) -> None:
 
 def print_data(text: str) -> None:
     """Prints a line that other programs read, such as a model's text: not escaped, except on a terminal."""
+    if sys.stdout.isatty():
+        print(text, flush=True)
+    else:
+        print_unescaped(text)
+
+
+def print_unescaped(text: str) -> None:
+    """Prints a line as it is: data, or a text in which all that comes from outside is escaped already."""
     stream = sys.stdout
-    write = stream.write
-    if isinstance(stream, _SafeText) and not stream.isatty():
-        write = stream.write_unescaped
+    write = stream.write_unescaped if isinstance(stream, _SafeText) else stream.write
     write(text + "\n")
     stream.flush()
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -149,15 +154,20 @@ def test_inspect_marks_the_targets_of_a_conversation(chats: Path, capsys: pytest
     assert 'class="target"' in (chats / "report.html").read_text()
 
 
-def test_inspect_colours_roles_control_tokens_and_targets(
-    chats: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    inspect([str(chats), "--record", "train:0:0"])
-    plain = capsys.readouterr().out
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    inspect([str(chats), "--record", "train:0:0"])
-    coloured = capsys.readouterr().out
+def test_inspect_colours_roles_control_tokens_and_targets_on_a_terminal(chats: Path) -> None:
+    command = [sys.executable, "-m", "beam_pipeline", "inspect", chats, "--record", "train:0:0"]
+    plain = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    master, slave = pty.openpty()
+    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    process = subprocess.Popen(command, stdout=slave, stderr=subprocess.DEVNULL, env=environment)
+    os.close(slave)
+    shown = b""
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while data := os.read(master, 4096):
+            shown += data
+    os.close(master)
+    assert process.wait() == 0
+    coloured = shown.decode().replace("\r\n", "\n")
     assert re.sub(r"\x1b\[\d+m", "", coloured) == plain
     assert "\x1b[36m<|im_start|>\x1b[0m\x1b[1massistant\x1b[0m\n" in coloured
     assert re.search(r"\x1b\[32m(sat ?)+<\|im_end\|>\x1b\[0m", coloured)
