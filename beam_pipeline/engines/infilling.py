@@ -39,6 +39,8 @@ _KNOWN = (
     ("<PRE>", "<MID>", "<SUF>"),
     ("[PREFIX]", "[MIDDLE]", "[SUFFIX]"),
 )
+_SPACES = ("\u2581", "\u0120")
+"""A space in the vocabularies of SentencePiece and of byte-level tokenizers."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,15 @@ def sentinels(
         names: The sentinels; None: those of a published tokenizer.
 
     Raises:
-        UsageError: If the tokenizer has no such tokens, or text could forge them.
+        UsageError: If the tokenizer has no such tokens, text could forge them, or it would add spaces to the text.
     """
-    id_of = load_tokenizer(tokenizer_json).tokenizer.token_to_id
+    loaded = load_tokenizer(tokenizer_json).tokenizer
+    id_of = loaded.token_to_id
+    if "".join(loaded.encode("x", add_special_tokens=False).tokens).startswith(_SPACES):
+        raise UsageError(
+            "--fim_rate: the tokenizer writes a space before each text, so each cut would add one; take a tokenizer "
+            "that does not, such as a byte-level one"
+        )
     for candidate in _KNOWN if names is None else (names,):
         ids = tuple(map(id_of, candidate))
         if None not in ids:

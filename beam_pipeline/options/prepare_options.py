@@ -198,6 +198,10 @@ class PrepareConfig(Options):
                 raise UsageError(
                     "--fim_rate: does not apply to conversations, which stay as they are; omit it"
                 )
+            if given.get("parse_special_tokens"):
+                raise UsageError(
+                    "--fim_rate: text could forge the tokens that mark the parts; omit --parse_special_tokens"
+                )
             given.setdefault("packing", "best_fit")
         if given.get("packing") == "none":
             _refuse_options_of_rows(given)

@@ -145,6 +145,14 @@ def test_sentinels_must_be_special_tokens(
         sentinels(described.json, described.control_ids, names)
 
 
+def test_a_tokenizer_must_not_write_spaces_before_the_parts(tmp_path: Path) -> None:
+    described = describe_tokenizer(str(save_tokenizer(tmp_path)))
+    adding = described.json.replace('"add_prefix_space": false', '"add_prefix_space": true')
+    assert adding != described.json
+    with pytest.raises(UsageError, match="a space before each text, so each cut would add one"):
+        sentinels(adding, described.control_ids, None)
+
+
 @pytest.mark.parametrize("packing", ["best_fit", "concat"])
 def test_a_dataset_has_all_texts_and_whole_groups(
     packing: str, tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -191,6 +199,7 @@ def test_options_of_infilling_are_checked(tokenizer: Path, tmp_path: Path) -> No
         (["--fim_spm_rate", "1"], "--fim_spm_rate requires --fim_rate"),
         (["--fim_rate", "1", "--fim_tokens", "<a>,<b>"], "is not PREFIX,MIDDLE,SUFFIX"),
         (["--fim_rate", "2"], "--fim_rate 2.0: must be from 0 to 1"),
+        (["--fim_rate", "1", "--parse_special_tokens"], "text could forge the tokens that mark the parts"),
     ):
         with pytest.raises(UsageError, match=message):
             prepare.main(arguments(tmp_path / "a.txt", tokenizer, tmp_path / "out", *options))
