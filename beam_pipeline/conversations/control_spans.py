@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import urllib.parse
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from beam_pipeline.conversations.traced import TEMPLATE
+from beam_pipeline.conversations.template import RenderingError
+from beam_pipeline.conversations.traced import GENERATION, TEMPLATE
 from beam_pipeline.engines.literals import StringSet
 
 # Unicode's noncharacters, which no text needs: one between the characters of a token that a message spells keeps the
@@ -61,8 +64,16 @@ class ControlFinder:
         return found
 
     def breaker_for(self, text: str) -> str | None:
-        """Returns a character that does not occur in the text; None if all that could be used do."""
-        return next((character for character in _BREAKERS if character not in text), None)
+        """Returns a character that is not in the text, nor escaped in it; None if all that could be used are."""
+        return next(
+            (breaker for breaker in _BREAKERS if breaker not in text and not self.is_escaped(breaker, text)),
+            None,
+        )
+
+    def is_escaped(self, breaker: str, text: str) -> bool:
+        """Determines whether a text has the character as JSON, Python or a URL escapes it."""
+        escapes = (json.dumps(breaker)[1:-1], repr(breaker)[1:-1], urllib.parse.quote(breaker))
+        return any(escape in text for escape in escapes)
 
     def broken(self, value: Any, breaker: str) -> Any:
         """Returns a JSON value with `breaker` after the first character of each token that its strings spell."""
@@ -82,13 +93,21 @@ class ControlFinder:
         return value
 
     def spans(self, text: str, marks: Sequence[int] | np.ndarray) -> tuple[list[ControlSpan], bool]:
-        """Returns the tokens of which the template wrote every character, and whether there are any others."""
+        """Returns the tokens of which the template wrote every character, and whether there are any others.
+
+        Raises:
+            RenderingError: If one consists of a message's characters, although no message spells it.
+        """
         spans, mixed = [], False
         for _, start, content in self._strings.find([text]):
             end = start + len(content)
-            # within {% generation %}, the template's mark has another bit
-            if (np.asarray(marks[start:end]) % 0x80000 == ord(TEMPLATE)).all():
+            owners = np.asarray(marks[start:end]) % GENERATION
+            if (owners == ord(TEMPLATE)).all():
                 spans.append(ControlSpan(start, end, content))
+            elif (owners == owners[0]).all():  # messages have breakers in theirs
+                raise RenderingError(
+                    f"its operations on the text of a message write the control token {content}, or hide who wrote it"
+                )
             else:
                 mixed = True
         return spans, mixed

@@ -20,7 +20,7 @@ from beam_pipeline.conversations.rendering import RenderedConversation
 from beam_pipeline.conversations.traced import GENERATION
 from beam_pipeline.engines.hf import reference_tokenizer
 from beam_pipeline.engines.token_arrays import Documents, sums
-from beam_pipeline.tokenization.control_tokens import tokenizer_for_text
+from beam_pipeline.tokenization.control_tokens import find_control_ids, tokenizer_for_text
 from beam_pipeline.tokenization.library_errors import EncodingError, library_errors
 
 _BRACKET = chr(0x10FFFF)
@@ -56,7 +56,8 @@ class TokenTargets:
         self._tokenizer = tokenizer_for_text(tokenizer_json, parse_special_tokens=True)
         self.controls = control_tokens(self._tokenizer, control_ids)
         """The control tokens' entries, by their content."""
-        self._ids = np.array(sorted(token["id"] for token in self.controls.values()), np.int64)
+        # Text may encode to the unknown token, though no message may spell it.
+        self._ids = np.array(sorted(find_control_ids(self._tokenizer, control_ids)), np.int64)
         self._header_numbers: dict[tuple[str, str], int] = {}
         self._header_ids: list[np.ndarray] = []
 
@@ -92,6 +93,8 @@ class TokenTargets:
                 flags.append(bool(counts[span.end] > counts[span.start]))
                 start, opening = span.end, span.text
         ids = np.array([self.controls[span.text]["id"] for span in spans], np.int64)
+        if not np.isin(ids, self._ids).all():
+            return None
         return TokenLayout(ids, np.array(flags), np.array(headers, np.int64).reshape(-1, 2), is_fixed)
 
     def _header(self, opening: str, header: str) -> int:
@@ -167,15 +170,23 @@ class TokenTargets:
         Raises:
             EncodingError: If the tokenizer cannot encode it.
         """
+        controls = np.array([self.controls[span.text]["id"] for span in conversation.controls], np.int64)
+        flags = np.array([_is_target(conversation.targets, span) for span in conversation.controls], bool)
         if conversation.is_plain:
-            return _encode(self._parsing, conversation.text, conversation.targets)
+            ids, is_target = _encode(self._parsing, conversation.text, conversation.targets)
+            places = np.flatnonzero(np.isin(ids, self._ids))
+            is_known = np.isin(controls, self._ids)
+            if np.array_equal(ids[places], controls[is_known]):
+                is_target[places] = flags[is_known]
+                return ids, is_target
+            # A message spells a token as the tokenizer normalizes texts.
         text, targets = self._with_stand_ins(conversation)
         ids, is_target = _encode(self._literal, text, targets)
         is_stand_in = ids >= self._first_stand_in
-        ids[is_stand_in] = self._stand_in_ids[ids[is_stand_in] - self._first_stand_in]
-        written = ids[is_stand_in].tolist()
-        if written != [self.controls[span.text]["id"] for span in conversation.controls]:
+        written = self._stand_in_ids[ids[is_stand_in] - self._first_stand_in]
+        if not np.array_equal(written, controls) or np.isin(ids, self._ids).any():
             raise EncodingError("a message changes how the tokenizer reads the template's control tokens")
+        ids[is_stand_in], is_target[is_stand_in] = written, flags
         return ids, is_target
 
     @cached_property

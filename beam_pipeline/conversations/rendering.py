@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -15,7 +16,12 @@ from beam_pipeline.conversations.chat_format import ChatFormat
 from beam_pipeline.conversations.control_spans import ControlFinder, ControlSpan
 from beam_pipeline.conversations.targets import TurnMarks, target_characters, trained_messages
 from beam_pipeline.conversations.template import ChatTemplate, RenderingError
-from beam_pipeline.conversations.traced import marks_of
+from beam_pipeline.conversations.traced import GENERATION, marks_of, message_mark
+
+_STAND_IN = chr(0xFDD0)
+"""A noncharacter, for the text of a message that has none."""
+_CALL = {"type": "function", "function": {"name": "b", "arguments": {"b": "b"}}}
+_ANSWERS: tuple[dict[str, Any], ...] = ({"content": "b"}, {"tool_calls": [_CALL]})
 
 
 @dataclass(frozen=True)
@@ -56,18 +62,30 @@ class ConversationRenderer:
 
     @cached_property
     def turn(self) -> TurnMarks:
-        """What the template writes around an assistant's message, as it does in a short conversation."""
-        template = self.template
-        messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-        try:
-            text = template.render(messages)
-        except RenderingError:
-            return TurnMarks(template.generation_prompt(), None)
-        marks = marks_of(text)
-        spans, _ = self._finder.spans(text, marks)
-        answer = int(np.flatnonzero(marks)[-1]) if marks.any() else 0
-        end = next((span.text for span in spans if span.start > answer), None)
-        return TurnMarks(template.generation_prompt(), end)
+        """What the template writes around an assistant's message, as it does in short conversations."""
+        prompt = self.template.generation_prompt()
+        [controls] = self._finder.find([prompt])
+        question = {"role": "user", "content": "a"}
+        before, end = [], None
+        for answer, next_turn in itertools.product(_ANSWERS, ([], [question])):
+            try:
+                text = self.template.render([question, {"role": "assistant", **answer}, *next_turn])
+                marks = marks_of(text)
+                spans, _ = self._finder.spans(text, marks)
+            except RenderingError:
+                continue
+            places = np.flatnonzero(marks % GENERATION == ord(message_mark(1)))
+            if not len(places):
+                continue
+            before.append(str.__str__(text)[: int(places[0])])
+            if end is None and "content" in answer:
+                end = next((span.text for span in spans if span.start > places[-1]), None)
+        # It may end with a control token, or a line.
+        cuts = {len(prompt), *(start + len(token) for start, token in controls)}
+        cuts.update(place + 1 for place, character in enumerate(prompt) if character == "\n")
+        headers = [prompt[:cut] for cut in sorted(cuts, reverse=True)]
+        header = next((h for h in headers if h and all(h in text for text in before)), prompt)
+        return TurnMarks(prompt, header, controls[0][1] if controls else None, end)
 
     def render(self, document: str) -> RenderedConversation:
         """Renders a conversation.
@@ -76,7 +94,7 @@ class ConversationRenderer:
             document: JSON, as `sources.conversations` writes it.
 
         Raises:
-            RenderingError: If the template refuses it.
+            RenderingError: If the template refuses it, or hides where it has the text of a message from.
         """
         conversation = orjson.loads(document)
         breaker = None
@@ -87,42 +105,74 @@ class ConversationRenderer:
                     "spells control tokens, and has all characters that could take them apart"
                 )
             conversation = self._finder.broken(conversation, breaker)
-        tools = conversation.get("tools")
-        template = self._templates.get("tool_use", self.template) if tools else self.template
-        text: str = template.render(conversation["messages"], tools)
-        marks = marks_of(text)
-        controls, mixed = self._finder.spans(text, marks)
-        if breaker is not None and breaker in text:
-            text, marks, controls = _without(breaker, text, marks, controls)
+        written = self._write(conversation, breaker)
+        if breaker is not None and self._finder.is_escaped(breaker, written.text):
+            raise RenderingError("spells a control token in a text whose characters the template escapes")
         return RenderedConversation(
-            str.__str__(text),
-            controls,
-            marks,
-            self._targets(text, marks, controls, conversation),
-            is_plain=breaker is None and not mixed,
+            written.text,
+            written.controls,
+            written.marks,
+            self._targets(written, conversation, breaker),
+            is_plain=breaker is None and not written.is_mixed,
         )
 
-    def _targets(
-        self, text: str, marks: np.ndarray, controls: list[ControlSpan], conversation: Mapping[str, Any]
-    ) -> np.ndarray:
+    def _write(self, conversation: Mapping[str, Any], breaker: str | None) -> _Written:
+        tools = conversation.get("tools")
+        template = self._templates.get("tool_use", self.template) if tools else self.template
+        text = template.render(conversation["messages"], tools)
+        marks = marks_of(text)
+        controls, is_mixed = self._finder.spans(text, marks)
+        plain = str.__str__(text)
+        if breaker is None or breaker not in plain:
+            return _Written(plain, marks, controls, is_mixed)
+        kept = _is_other(plain, breaker)
+        places = np.concatenate([[0], np.cumsum(kept)])
+        moved = [ControlSpan(int(places[span.start]), int(places[span.end]), span.text) for span in controls]
+        return _Written(plain.replace(breaker, ""), marks[kept], moved, is_mixed)
+
+    def _targets(self, written: _Written, conversation: Mapping[str, Any], breaker: str | None) -> np.ndarray:
+        text = written.text
         if self._loss_on == "all":
             return np.ones(len(text), bool)
-        roles = [message["role"] for message in conversation["messages"]]
-        trained = trained_messages(roles, conversation.get("prompt"), self._loss_on)
-        return target_characters(text, marks, controls, trained=set(trained), turn=self.turn)
+        messages = conversation["messages"]
+        roles = [message["role"] for message in messages]
+        chosen = trained_messages(roles, conversation.get("prompt"), self._loss_on)
+        trained = {number for number in chosen if messages[number].get("weight") != 0}
+        silent = trained.difference((written.marks % GENERATION).astype(np.int64) - 1)
+        if silent and _STAND_IN not in text:
+            # An answer without text has targets, too: the end of its turn. A stand-in shows where it is.
+            filled = [
+                {**message, "content": _STAND_IN} if number in silent else message
+                for number, message in enumerate(messages)
+            ]
+            try:
+                with_stand_ins = self._write({**conversation, "messages": filled}, breaker)
+            except RenderingError:
+                with_stand_ins = written
+            if with_stand_ins.text.replace(_STAND_IN, "") == text:
+                written = with_stand_ins
+        targets = target_characters(
+            written.text, written.marks, written.controls, trained=trained, turn=self.turn
+        )
+        return targets if written.text is text else targets[_is_other(written.text, _STAND_IN)]
+
+
+class _Written(NamedTuple):
+    """What a template writes."""
+
+    text: str
+    marks: np.ndarray
+    controls: list[ControlSpan]
+    """The template's control tokens."""
+    is_mixed: bool
+    """Whether there are any others."""
+
+
+def _is_other(text: str, character: str) -> np.ndarray:
+    """Returns which characters are not this one: bool [characters]."""
+    return np.fromiter((other != character for other in text), bool, len(text))
 
 
 def check_templates(chat: ChatFormat) -> None:
     """Raises UsageError if a template is invalid."""
     ConversationRenderer(chat, ControlFinder(()))
-
-
-def _without(
-    breaker: str, text: str, marks: np.ndarray, controls: list[ControlSpan]
-) -> tuple[str, np.ndarray, list[ControlSpan]]:
-    """Returns a text without one character, and the marks and control tokens at their new places."""
-    plain = str.__str__(text)
-    kept = np.fromiter((character != breaker for character in plain), bool, len(plain))
-    places = np.concatenate([[0], np.cumsum(kept)])
-    moved = [ControlSpan(int(places[span.start]), int(places[span.end]), span.text) for span in controls]
-    return plain.replace(breaker, ""), marks[kept], moved

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jinja2
@@ -18,6 +18,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from beam_pipeline.conversations.traced import Traced, concat, in_generation, with_mark_of
+
+_OF_JINJA = {"_loop_vars", "_block_vars"}
+"""Arguments that Jinja adds to calls."""
 
 
 class Generator(CodeGenerator):
@@ -76,13 +79,17 @@ class Sandbox(ImmutableSandboxedEnvironment):
     code_generator_class = Generator
     concat = staticmethod(concat)
     mark_generation = staticmethod(in_generation)
+    intercepted_binops = frozenset("%")
 
     def __init__(self, date: datetime.date | None) -> None:
         super().__init__(
             trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, jinja2.ext.loopcontrols]
         )
-        filters = self.filters | {"tojson": _to_json, "join": _join}
-        self.filters = {name: _keeping_marks(function) for name, function in filters.items()}
+        filters = self.filters | {"tojson": _to_json, "join": _join, "format": _format}
+        self.filters = {
+            name: _keeping_marks(function) for name, function in filters.items() if name != "random"
+        }
+        del self.globals["lipsum"]  # as random: equal conversations would give other texts
         self.globals |= {"raise_exception": raise_exception, "namespace": SafeNamespace, "dict": make_dict}
         if date is not None:
             self.globals["strftime_now"] = date.strftime
@@ -91,8 +98,18 @@ class Sandbox(ImmutableSandboxedEnvironment):
         owner = owner_of(__function)
         if type(owner) is str and __function.__name__ in ("join", "replace"):
             __function = getattr(Traced(owner), __function.__name__)
+        elif type(owner) is str and __function.__name__ == "format" and not kwargs.keys() - _OF_JINJA:
+            text = substituted(owner, "{}", args)
+            if text is not None:
+                return text
         result = super().call(__context, __function, *args, **kwargs)
-        return with_mark_of((*args, kwargs), result) if isinstance(owner, str) else result
+        return with_mark_of((owner, args, kwargs), result) if isinstance(owner, str) else result
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """Returns what an arithmetic operator would."""
+        if operator == "%" and isinstance(left, str):
+            return _format(left, *right) if isinstance(right, tuple) else _format(left, right)
+        return super().call_binop(context, operator, left, right)
 
 
 def owner_of(function: Callable[..., Any]) -> Any:
@@ -131,6 +148,36 @@ def _join(
     if attribute is not None:
         values = map(make_attrgetter(environment, attribute), values)
     return Traced.of(str(separator)).join(map(str, values))
+
+
+def _format(template: str, *values: Any, **named: Any) -> str:
+    text = None if named else substituted(template, "%s", values)
+    if text is None:
+        given: Any = named or (values[0] if len(values) == 1 and isinstance(values[0], Mapping) else values)
+        text = with_mark_of((template, given), str.__mod__(template, given))
+    return text
+
+
+def substituted(template: str, place: str, values: Sequence[Any]) -> str | None:
+    """Returns a template with values at its places, all of which keep their marks.
+
+    >>> substituted("<%s> %s", "%s", ["a", 1])
+    '<a> 1'
+
+    Args:
+        template: The template.
+        place: How it marks a place: %s or {}.
+        values: The values.
+
+    Returns:
+        None if it has other places, or another number of them.
+    """
+    pieces = Traced.of(template).split(place)
+    syntax = place.replace("s", "")
+    if len(pieces) != len(values) + 1 or any(character in piece for piece in pieces for character in syntax):
+        return None
+    between = (part for pair in zip(values, pieces[1:], strict=True) for part in pair)
+    return concat([pieces[0], *between])
 
 
 def raise_exception(message: str) -> None:

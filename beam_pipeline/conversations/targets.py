@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -40,9 +41,25 @@ class TurnMarks:
     """What a template writes around the text of an assistant's message."""
 
     prompt: str
-    """The header before it, after which a model generates. Empty if the template has none."""
+    """What it writes before one, after which a model generates. Empty if it writes nothing."""
+    header: str
+    """The part of it that is before every message. (The prompt may go on, for example with <think>.)"""
+    opening: str | None
+    """The control token with which the prompt begins. None if there is none."""
     end: str | None
-    """The control token that ends it. None if the template writes none."""
+    """The control token that ends a message. None if there is none."""
+
+
+class _Run(NamedTuple):
+    """Consecutive characters of a message, and what the template wrote between them."""
+
+    message: int
+    start: int
+    end: int
+    is_copy: bool
+    """Whether it is after the message's turn: a template may write a call's name into the header of the answer."""
+    limit: int | None = None
+    """Where the header of another's turn begins after it, if a copy follows."""
 
 
 def target_characters(
@@ -68,41 +85,76 @@ def target_characters(
         trained: The numbers of the messages that are targets.
         turn: What the template writes around an assistant's message.
     """
-    targets = np.zeros(len(text), bool)
     in_generation = marks >= GENERATION
     messages = marks & (GENERATION - 1)
     if in_generation.any():
-        edges = np.flatnonzero(np.diff(in_generation, prepend=False, append=False))
-        for start, end in edges.reshape(-1, 2).tolist():
-            owners = messages[start:end]
-            owners = owners[owners > 0]
-            targets[start:end] = len(owners) > 0 and int(owners[0]) - 1 in trained
-        return targets
-    # Where the text of each message begins and ends; characters of the template have the mark 0.
-    places = np.flatnonzero(messages != ord(TEMPLATE))
-    owners = messages[places]
-    firsts = np.flatnonzero(np.diff(owners, prepend=0))
-    lasts = np.append(firsts[1:], len(places)) - 1
-    runs = [
-        (int(owners[first]) - 1, int(places[first]), int(places[last]) + 1)
-        for first, last in zip(firsts, lasts, strict=True)
-    ]
-    for number, (message, start, end) in enumerate(runs):
-        if message not in trained:
+        return _in_generation(in_generation, messages, trained)
+    targets = np.zeros(len(text), bool)
+    starts = [span.start for span in controls]
+    runs = list(_runs(text, messages, turn))
+    for number, run in enumerate(runs):
+        if run.message not in trained:
             continue
-        before = runs[number - 1][2] if number else 0
-        after = runs[number + 1][1] if number + 1 < len(runs) else len(text)
-        header = text.rfind(turn.prompt, before, start) if turn.prompt else -1
-        first = start if header < 0 else header + len(turn.prompt)
-        targets[first : _end_of_turn(controls, end, after, turn.end)] = True
+        before = runs[number - 1].end if number else 0
+        after = run.limit or (runs[number + 1].start if number + 1 < len(runs) else len(text))
+        first = run.start
+        for header in (turn.prompt, turn.header):
+            place = text.rfind(header, before, run.start) if header else -1
+            if place >= 0:
+                first = place + len(header)
+                break
+        else:
+            if run.is_copy:
+                continue
+        following = controls[bisect_left(starts, run.end) : bisect_left(starts, after)]
+        targets[first : _end_of_turn(following, run.end, turn)] = True
     return targets
 
 
-def _end_of_turn(controls: Sequence[ControlSpan], end: int, after: int, token: str | None) -> int:
-    """Returns the end of the control token that ends a message's turn, or `end` if there is none before `after`."""
-    if token is None:
+def _in_generation(in_generation: np.ndarray, messages: np.ndarray, trained: Collection[int]) -> np.ndarray:
+    targets = np.zeros(len(messages), bool)
+    edges = np.flatnonzero(np.diff(in_generation, prepend=False, append=False))
+    for start, end in edges.reshape(-1, 2).tolist():
+        owners = messages[start:end]
+        places = np.flatnonzero(owners != ord(TEMPLATE))
+        if len(places):
+            # What the template writes belongs to the message before it, or at first to the one after it.
+            previous = np.searchsorted(places, np.arange(len(owners)), side="right") - 1
+            owners = owners[places[np.maximum(previous, 0)]]
+            targets[start:end] = np.isin(owners.astype(np.int64) - 1, list(trained))
+    return targets
+
+
+def _runs(text: str, messages: np.ndarray, turn: TurnMarks) -> Iterator[_Run]:
+    """Yields the runs of all messages, in their order. A header of another's turn ends one."""
+    places = np.flatnonzero(messages != ord(TEMPLATE))
+    if not len(places):
+        return
+    owners = messages[places].astype(np.int64) - 1
+    is_first = np.diff(owners, prepend=-1) != 0
+    is_first[0] = True
+    pieces = np.flatnonzero(is_first | (np.diff(places, prepend=-1) > 1))
+    ends = places[np.append(pieces[1:], len(places)) - 1] + 1
+    run: _Run | None = None
+    for index, end in zip(pieces.tolist(), ends.tolist(), strict=True):
+        message, start = int(owners[index]), int(places[index])
+        if run is not None and not is_first[index]:
+            opened = text.find(turn.opening, run.end, start) if turn.opening else -1
+            if opened < 0 or text.startswith(turn.header, opened):
+                run = run._replace(end=end)
+                continue
+            run = run._replace(limit=opened)
+        if run is not None:
+            yield run
+        run = _Run(message, start, end, is_copy=not is_first[index])
+    if run is not None:
+        yield run
+
+
+def _end_of_turn(following: Sequence[ControlSpan], end: int, turn: TurnMarks) -> int:
+    """Returns the end of the control token that ends a message's turn, or `end` if none follows."""
+    if turn.end is None:
         return end
-    following = [span for span in controls if end <= span.start and span.end <= after]
     return next(
-        (span.end for span in following if span.text == token), following[0].end if following else end
+        (span.end for span in following if span.text == turn.end), following[0].end if following else end
     )

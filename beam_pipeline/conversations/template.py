@@ -32,7 +32,8 @@ _ERRORS = (
     LookupError,
     AttributeError,
     ArithmeticError,
-    RecursionError,
+    RuntimeError,
+    MemoryError,
 )
 
 
@@ -57,7 +58,7 @@ class ChatTemplate:
         try:
             asked = jinja2.meta.find_undeclared_variables(environment.parse(source))
             self._template = environment.from_string(source)
-        except (jinja2.TemplateError, RecursionError) as error:
+        except (jinja2.TemplateError, RecursionError, SyntaxError) as error:
             line = getattr(error, "lineno", None)
             place = f", line {line}" if line else ""
             raise UsageError(
@@ -89,7 +90,7 @@ class ChatTemplate:
             RenderingError: If the template fails.
         """
         try:
-            return self._template.render(
+            text = self._template.render(
                 messages=[
                     _message(message, lambda _, value, number=number: trace(value, message_mark(number)))
                     for number, message in enumerate(messages)
@@ -98,8 +99,10 @@ class ChatTemplate:
                 add_generation_prompt=add_generation_prompt,
                 **self._other_variables,
             )
+            str.__str__(text).encode()  # half of a surrogate pair, which the template wrote, is no text
         except _ERRORS as error:
             raise RenderingError(one_line(error)) from error
+        return text
 
     def render_with_gaps(
         self, messages: Sequence[Mapping[str, str]]

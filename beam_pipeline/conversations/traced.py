@@ -158,7 +158,7 @@ def concat(parts: Iterable[Any]) -> str:
     Returns:
         A traced string if any of them is one.
     """
-    strings = [part if isinstance(part, str) else str(part) for part in parts]
+    strings = [part if isinstance(part, str) else with_mark_of(part, str(part)) for part in parts]
     text = "".join(strings)
     if not any(isinstance(string, Traced) for string in strings):
         return text

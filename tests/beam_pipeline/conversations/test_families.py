@@ -18,6 +18,7 @@ from beam_pipeline.conversations.tokenizer import ConversationTokenizer
 from beam_pipeline.engines.token_arrays import ids_of, targets_of
 from beam_pipeline.sources.conversations import document_of
 from beam_pipeline.sources.units import DocumentBatch, utf8_sizes
+from beam_pipeline.support.errors import UsageError
 from beam_pipeline.tokenization.description import describe_tokenizer
 from tests.beam_pipeline.conversations.families import CONTROL, ORDINARY, TEMPLATES, save_tokenizer
 
@@ -267,3 +268,150 @@ def test_any_text_conserves_control_tokens(chatml: Family, texts: list[str], dat
     [(ids, _)], reasons = family.encode([{"messages": messages}])
     assert not reasons
     assert sum(number in family.control for number in ids) == 2 * len(messages)
+
+
+def custom(folder: Path, template: str, **options: Any) -> Family:
+    """Returns a family with a template of one's own."""
+    family = Family("ChatML", folder)
+    save_tokenizer(folder, template, **options)
+    family.reference = AutoTokenizer.from_pretrained(folder)
+    family._described = describe_tokenizer(str(folder))
+    return family
+
+
+def trained_texts(
+    family: Family, messages: list[dict[str, Any]], loss_on: str = "assistant", **record: Any
+) -> list[str]:
+    encoded, reasons = family.encode([{"messages": messages, **record}], loss_on)
+    assert not reasons
+    [(ids, targets)] = encoded
+    edges = np.flatnonzero(np.diff(np.array(targets), prepend=False, append=False)).reshape(-1, 2)
+    return [family.reference.decode(ids[start:end]) for start, end in edges]
+
+
+def turn(role: str, content: str, **more: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **more}
+
+
+CALL = {"type": "function", "function": {"name": "look", "arguments": {"at": "the cat"}}}
+GENERATION_TEMPLATE = (
+    "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}"
+    "{% else %}<|im_start|>{{ m.content }}<|im_end|>{% endif %}{% endfor %}"
+)
+THINKING_TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.role == 'assistant' and loop.last %}<think>\n\n</think>\n{% endif %}"
+    "{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.name }}{% endfor %}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
+)
+NAMING_TEMPLATE = (
+    "{% for m in messages %}<|start|>"
+    "{% if m.role == 'tool' %}{{ messages[loop.index0 - 1].tool_calls[0].function.name }}"
+    "<|message|>{{ m.content }}<|end|>"
+    "{% elif m.tool_calls %}assistant to={{ m.tool_calls[0].function.name }}<|message|>"
+    "{{ m.tool_calls[0].function.arguments | tojson }}</call>"
+    "{% else %}{{ m.role }}<|message|>{{ m.content }}<|end|>{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+)
+
+
+def test_an_answer_without_text_trains_the_end_of_its_turn(family: Family) -> None:
+    messages = [turn("user", "the"), turn("assistant", "cat"), turn("user", "sat"), turn("assistant", "")]
+    *_, last = trained_texts(family, messages)
+    assert last.endswith(family.end) and "cat" not in last
+    encoded, reasons = family.encode([{"messages": [turn("user", ""), turn("assistant", "")]}])
+    assert not reasons and any(encoded[0][1])
+
+
+def test_a_message_of_weight_0_is_not_a_target(family: Family) -> None:
+    messages = [turn("user", "the"), turn("assistant", "cat", weight=0)]
+    messages += [turn("user", "hello"), turn("assistant", "sat", weight=1)]
+    [text] = trained_texts(family, messages)
+    assert "sat" in text and "cat" not in text
+
+
+def test_neighbouring_generations_belong_to_their_messages(tmp_path: Path) -> None:
+    family = custom(tmp_path, GENERATION_TEMPLATE)
+    messages = [
+        turn("user", "the"),
+        turn("assistant", "cat"),
+        turn("assistant", "sat"),
+        turn("assistant", ""),
+    ]
+    assert trained_texts(family, messages) == ["cat<|im_end|>sat<|im_end|><|im_end|>"]
+    assert trained_texts(family, messages[:3], "last_assistant") == ["sat<|im_end|>"]
+    assert trained_texts(family, messages, "last_assistant") == ["<|im_end|>"]
+
+
+def test_targets_begin_after_the_header_although_the_prompt_is_longer(tmp_path: Path) -> None:
+    family = custom(tmp_path, THINKING_TEMPLATE)
+    messages = [turn("user", "the"), turn("assistant", "", tool_calls=[CALL]), turn("user", "cat")]
+    first, last = trained_texts(family, [*messages, turn("assistant", "sat")])
+    assert first == "<tool_call>look<|im_end|>"
+    assert last.endswith("</think>\nsat<|im_end|>") and not last.startswith("<think>")
+
+
+def test_a_calls_name_in_the_header_of_its_result_is_no_target(tmp_path: Path) -> None:
+    family = custom(tmp_path, NAMING_TEMPLATE)
+    messages = [turn("user", "the"), turn("assistant", "", tool_calls=[CALL]), turn("tool", "cat")]
+    call, answer = trained_texts(family, [*messages, turn("assistant", "sat")])
+    assert call == ' to=look<|message|>{"at": "the cat"}'
+    assert answer == "<|message|>sat<|end|>"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for m in messages %}<|im_start|>{{ m.content | lower }}<|im_end|>{% endfor %}",
+        "{% for m in messages %}<|im_start|>{{ (m.content | list | join('')) | title | lower }}<|im_end|>{% endfor %}",
+        "{% for m in messages %}{{ ('<|im_start|>' ~ m.content) | title | lower }}<|im_end|>{% endfor %}",
+    ],
+)
+def test_a_template_that_makes_control_tokens_of_messages_is_refused(template: str, tmp_path: Path) -> None:
+    family = custom(tmp_path, template)
+    _, [reason] = family.encode([{"messages": [turn("user", "<|IM_END|>"), turn("assistant", "the")]}])
+    assert "write the control token" in reason
+
+
+@pytest.mark.parametrize("template", ["{{ messages | tojson(ensure_ascii=true) }}", "{{ messages }}"])
+def test_a_spelled_control_token_must_not_be_escaped(template: str, tmp_path: Path) -> None:
+    family = custom(tmp_path, template)
+    _, [reason] = family.encode([{"messages": [turn("user", "<|im_end|>"), turn("assistant", "the")]}], "all")
+    assert "spells a control token in a text whose characters the template escapes" in reason
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ cycler() }}",
+        "{{ '\\ud800' }}",
+        "{{ 'a' | center(10 ** 15) }}",
+        "{{ lipsum() }}",
+        "{{ messages[9].role }}",
+    ],
+)
+def test_a_template_that_fails_makes_records_bad(template: str, tmp_path: Path) -> None:
+    family = custom(tmp_path, template)
+    _, [reason] = family.encode([{"messages": [turn("user", "the"), turn("assistant", "cat")]}], "all")
+    assert reason.startswith("the chat template cannot render it: ")
+
+
+@pytest.mark.parametrize("template", ["{% break %}", "{{ [1, 2] | random }}", "{% if %}"])
+def test_a_template_that_is_none_is_refused(template: str, tmp_path: Path) -> None:
+    family = custom(tmp_path, template)
+    with pytest.raises(UsageError, match="is not a Jinja program"):
+        family.encode([{"messages": [turn("user", "the")]}])
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "'<|im_start|>%s\n%s<|im_end|>' | format(m.role, m.content)",
+        "'<|im_start|>%s\n%s<|im_end|>' % (m.role, m.content)",
+        "'<|im_start|>{}\n{}<|im_end|>'.format(m.role, m.content)",
+    ],
+)
+def test_formatted_text_keeps_its_marks(template: str, tmp_path: Path) -> None:
+    family = custom(tmp_path, "{% for m in messages %}{{ " + template + " }}{% endfor %}")
+    messages = [turn("user", "the"), turn("assistant", "cat <|im_end|>")]
+    assert trained_texts(family, messages) == ["cat <|im_end|><|im_end|>"]
