@@ -57,15 +57,19 @@ def _engine_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
     if keys != sorted(set(keys)):
         yield f"engines: {keys} are not sorted, or not different"
     documents = sum(engine["documents"] for engine in engines)
-    # Conversations are encoded before they turn out to be too long, or to have no target; documents for infilling are
-    # encoded in parts.
-    expected = documents_read(manifest["excluded"])
-    may_be_more = "loss_mask" in manifest["features"] or manifest["config"].get("fim_rate")
-    if documents < expected or (documents > expected and not may_be_more):
-        yield (
-            f"engines: encoded {documents} documents, but {documents_read(manifest['excluded'])} of the records became "
-            "documents"
-        )
+    config, excluded = manifest["config"], manifest["excluded"]
+    expected = most = documents_read(excluded)
+    if (
+        "loss_mask" in manifest["features"]
+    ):  # they are encoded before they turn out to be too long, or without a target
+        most += excluded["bad_records"] + excluded.get("overlong_documents", 0)
+    elif config.get("fim_rate"):  # some are encoded in three parts, and then perhaps whole
+        most = 4 * (expected + excluded["bad_records"])
+    if not expected <= documents <= most:
+        yield f"engines: encoded {documents} documents, but {expected} of the records became documents"
+    overlong = config.get("overlong") or ""
+    if "overlong_documents" in excluded and overlong != "drop":
+        yield f"excluded.overlong_documents: {excluded['overlong_documents']}, although --overlong was not drop"
     for number, engine in enumerate(engines):
         hf_counts = engine["left_to_hf"]
         counts = list(hf_counts["reasons"].values())
@@ -75,6 +79,8 @@ def _engine_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
             yield f"engines[{number}].left_to_hf: {hf_counts} is impossible for {engine['documents']} documents"
         dropped = engine.get("dropped")
         truncated = engine.get("truncated")
+        if truncated and not overlong.startswith("truncate_"):
+            yield f"engines[{number}].truncated: {truncated}, although --overlong did not truncate"
         if truncated and not 0 < truncated["documents"] <= min(engine["documents"], truncated["tokens"]):
             yield f"engines[{number}].truncated: {truncated} is impossible for {engine['documents']} documents"
         if dropped and not 0 < dropped["documents"] <= min(engine["documents"], dropped["characters"]):

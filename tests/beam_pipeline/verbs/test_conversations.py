@@ -9,7 +9,9 @@ import pty
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
@@ -20,6 +22,7 @@ from beam_pipeline.verbs.inspection import main as inspect
 from tests.beam_pipeline.conversations.families import CHATML, HARMONY, save_tokenizer
 from tests.beam_pipeline.runs import arguments, content, defects, without_manifests
 from tokenmill_reader import Dataset
+from tokenmill_reader.format.manifest import with_checksum
 
 FORMATS = ("parquet", "mds", "arrayrecord")
 
@@ -204,6 +207,26 @@ def test_long_conversations(
             longest[0][0] == AutoTokenizer.from_pretrained(tokenizer).convert_tokens_to_ids("<|im_start|>")
         ) == (overlong == "truncate_right")
     assert defects(output) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m["excluded"].update(overlong_documents=0, records=3), "although --overlong was not drop"),
+        (lambda m: m["engines"][0].update(truncated={"documents": 1, "tokens": 9}), "did not truncate"),
+        (lambda m: m["engines"][0].update(documents=9), "engines: encoded 9 documents, but 2"),
+    ],
+)
+def test_verify_bounds_what_the_rows_cannot_show(
+    change: Callable[[dict[str, Any]], None], message: str, tokenizer: Path, tmp_path: Path
+) -> None:
+    output = run(write(tmp_path / "a.jsonl", [turns(1), turns(2)]), tokenizer, tmp_path / "out")
+    path = output / "train" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["checksum"]
+    change(manifest)
+    path.write_bytes(with_checksum(manifest))
+    assert any(message in defect for defect in defects(output))
 
 
 def test_a_conversation_that_loses_its_targets_is_a_bad_record(tokenizer: Path, tmp_path: Path) -> None:
