@@ -138,7 +138,7 @@ class ConversationRenderer:
         roles = [message["role"] for message in messages]
         chosen = trained_messages(roles, conversation.get("prompt"), self._loss_on)
         trained = {number for number in chosen if messages[number].get("weight") != 0}
-        silent = trained.difference((written.marks % GENERATION).astype(np.int64) - 1)
+        silent = trained.difference((np.unique(written.marks % GENERATION).astype(np.int64) - 1).tolist())
         if silent and _STAND_IN not in text:
             # An answer without text has targets, too: the end of its turn. A stand-in shows where it is.
             filled = [
