@@ -83,6 +83,9 @@ def _engine_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
             yield f"engines[{number}].truncated: {truncated}, although --overlong did not truncate"
         if truncated and not 0 < truncated["documents"] <= min(engine["documents"], truncated["tokens"]):
             yield f"engines[{number}].truncated: {truncated} is impossible for {engine['documents']} documents"
+        infilled = engine.get("infilled")
+        if infilled and (sum(infilled.values()) > expected or not config.get("fim_rate")):
+            yield f"engines[{number}].infilled: {infilled} is impossible for {expected} documents"
         if dropped and not 0 < dropped["documents"] <= min(engine["documents"], dropped["characters"]):
             yield f"engines[{number}].dropped: {dropped} is impossible for {engine['documents']} documents"
 

@@ -70,6 +70,8 @@ class EngineUse:
     """The number of `characters` that the model has no token for and drops, and of the `documents` with any."""
     truncated: Counter[str] = field(default_factory=Counter)
     """The number of `tokens` cut off from conversations that are too long, and of these `documents`."""
+    infilled: Counter[str] = field(default_factory=Counter)
+    """The number of `documents` cut for infilling, and of those that stay `whole`: they are too long for a row."""
 
     @property
     def engine(self) -> tuple[str, str]:
@@ -84,6 +86,7 @@ class EngineUse:
             self.fallbacks + other.fallbacks,
             self.dropped + other.dropped,
             self.truncated + other.truncated,
+            self.infilled + other.infilled,
         )
 
     def __sub__(self, earlier: EngineUse) -> EngineUse:
@@ -93,6 +96,7 @@ class EngineUse:
             self.fallbacks - earlier.fallbacks,
             self.dropped - earlier.dropped,
             self.truncated - earlier.truncated,
+            self.infilled - earlier.infilled,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -108,6 +112,11 @@ class EngineUse:
             },
             **({"dropped": dict(self.dropped)} if self.dropped else {}),
             **({"truncated": dict(self.truncated)} if self.truncated else {}),
+            **(
+                {"infilled": {name: self.infilled[name] for name in ("documents", "whole")}}
+                if self.infilled
+                else {}
+            ),
         }
 
     @classmethod
@@ -121,4 +130,5 @@ class EngineUse:
             Fallbacks(counts["documents"], counts["bytes"], Counter(counts["reasons"])),
             Counter(entry.get("dropped", {})),
             Counter(entry.get("truncated", {})),
+            Counter(entry.get("infilled", {})),
         )

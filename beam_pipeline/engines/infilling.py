@@ -12,6 +12,7 @@ What is cut, and where, is a function of the seed and the document's place.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -143,11 +144,12 @@ class InfillingTokenizer:
         self._infilling = infilling
         self._inner = DocumentTokenizer(template=replace(template, prefix=(), suffix=()), **options)
         self._prefix, self._suffix = list(template.prefix), list(template.suffix)
+        self._infilled: Counter[str] = Counter()
 
     @property
     def use(self) -> EngineUse:
         """Counts of the texts encoded so far: a cut document has three."""
-        return self._inner.use
+        return replace(self._inner.use, infilled=self._infilled.copy())
 
     def encode(self, batch: DocumentBatch) -> tuple[DocumentBatch, Documents]:
         """Encodes documents. See `DocumentTokenizer.encode`."""
@@ -160,6 +162,9 @@ class InfillingTokenizer:
             whole, further_reasons = self._encode(batch.take(too_long), {})
             parts |= {too_long[number]: ids for number, ids in whole.items()}
             reasons |= {too_long[number]: reason for number, reason in further_reasons.items()}
+        self._infilled.update(
+            documents=len(cuts.keys() - reasons.keys()), whole=len(set(too_long) - reasons.keys())
+        )
         dtype = self._inner.dtype
         ids = [
             self._assembled(parts[index], cuts.get(index), dtype)

@@ -93,6 +93,11 @@ def _describe_engine(engine: Mapping[str, Any], total_bytes: int) -> Iterator[st
             f"{counted(truncated['documents'], 'conversation')} were too long for a row, and lost "
             f"{counted(truncated['tokens'], 'token')} (--overlong)"
         )
+    if infilled := engine.get("infilled"):
+        whole = (
+            f"; {infilled['whole']:,} more stay whole, being too long for a row" if infilled["whole"] else ""
+        )
+        yield f"{counted(infilled['documents'], 'document')} were cut for infilling{whole}"
     if dropped := engine.get("dropped"):
         yield (
             f"WARNING: the tokenizer has no token for {counted(dropped['characters'], 'character')} of "

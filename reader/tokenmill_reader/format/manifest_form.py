@@ -87,6 +87,7 @@ _MANIFEST_FORM = {
             "left_to_hf": {"documents": COUNT, "bytes": COUNT, "reasons": dict},
             "dropped": Optional({"documents": COUNT, "characters": COUNT}),
             "truncated": Optional({"documents": COUNT, "tokens": COUNT}),
+            "infilled": Optional({"documents": COUNT, "whole": COUNT}),
         }
     ],
     "round_trip": Optional(

@@ -183,7 +183,11 @@ def test_a_dataset_has_all_texts_and_whole_groups(
                 for ids, cut in zip(documents, parts, strict=True)
             ]
             assert sorted(whole) == sorted(texts)
-            assert 100 < sum(cut is not None for cut in parts) < 300
+            cuts = sum(cut is not None for cut in parts)
+            assert 100 < cuts < 300
+            manifest = json.loads((tmp_path / name / "train" / "manifest.json").read_text())
+            [engine] = manifest["engines"]
+            assert engine["infilled"] == {"documents": cuts, "whole": 0}
             found[name] = sorted(documents)
     assert found.get("out") == found.get("small")
     shards = {name: data for name, data in content(tmp_path / "out").items() if name.endswith(".tfrecord")}
@@ -191,6 +195,19 @@ def test_a_dataset_has_all_texts_and_whole_groups(
     assert shards == {
         name: data for name, data in content(tmp_path / "again").items() if name.endswith(".tfrecord")
     }
+
+
+def test_the_summary_counts_what_is_too_long_to_be_cut(
+    tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "code.jsonl"
+    source.write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in (TEXTS[1], TEXTS[2] * 20, TEXTS[3]))
+    )
+    prepare.main(arguments(source, tokenizer, tmp_path / "out", "--fim_rate", "1", "--max_length", "64"))
+    line = "2 documents were cut for infilling; 1 more stay whole, being too long for a row"
+    assert line in capsys.readouterr().out.splitlines()
+    assert defects(tmp_path / "out") == []
 
 
 def test_options_of_infilling_are_checked(tokenizer: Path, tmp_path: Path) -> None:
