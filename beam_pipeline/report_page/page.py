@@ -258,7 +258,7 @@ def _target_charts(shown: Sequence[_ShownSplit]) -> dict[str, Markup | None]:
         return dict.fromkeys(TARGET_HISTOGRAMS)
     return {
         "document_turns": histogram_chart(
-            comparable([split.histogram("document_turns") for split in shown]),
+            [_around_integers(split.histogram("document_turns")) for split in shown],
             x_label="trained turns in a conversation",
             unit="conversations",
         ),
@@ -268,6 +268,11 @@ def _target_charts(shown: Sequence[_ShownSplit]) -> dict[str, Markup | None]:
             unit="rows",
         ),
     }
+
+
+def _around_integers(histogram: Histogram) -> Histogram:
+    """Returns a histogram of integers above 0, whose bins begin and end between them."""
+    return Histogram(histogram.name, [0.5, *(edge - 0.5 for edge in histogram.edges[1:])], histogram.counts)
 
 
 def _zipf(split: _ShownSplit) -> Curve:
