@@ -51,6 +51,12 @@ class ControlFinder:
 
     def __init__(self, contents: Collection[str]) -> None:
         self._strings = StringSet(sorted(contents))
+        escaped = (json.dumps(content, ensure_ascii=False)[1:-1] for content in contents)
+        self._strings_of_json = StringSet(sorted({*contents, *escaped}))
+
+    def spelling(self, documents: Sequence[str]) -> set[int]:
+        """Returns the indices of the JSON documents in which a string may contain any of the tokens."""
+        return {index for index, _, _ in self._strings_of_json.find(documents)}
 
     def spells_any(self, value: Any) -> bool:
         """Determines whether a string of a JSON value contains any of the tokens."""

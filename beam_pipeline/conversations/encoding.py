@@ -100,9 +100,12 @@ class TokenTargets:
     def _header(self, opening: str, header: str) -> int:
         """Returns the number of a header after a control token: the index of its ids."""
         if (opening, header) not in self._header_numbers:
-            encoded = self._parsing.encode(opening + header, add_special_tokens=False).ids
+            encoded = self._parsing.encode(opening + header, add_special_tokens=False)
+            ids = encoded.ids[1:] if opening else encoded.ids
+            if not encoded.offsets or encoded.offsets[-1][1] != len(opening + header):
+                ids = [-1]  # alone, it has other tokens than before a text
             self._header_numbers[opening, header] = len(self._header_ids)
-            self._header_ids.append(np.array(encoded[1:] if opening else encoded, np.int64))
+            self._header_ids.append(np.array(ids, np.int64))
         return self._header_numbers[opening, header]
 
     def of(
@@ -220,15 +223,17 @@ class TokenTargets:
 
     def _with_stand_ins(self, conversation: RenderedConversation) -> tuple[str, np.ndarray]:
         text, targets = conversation.text, conversation.targets
+        if _BRACKET in text:
+            raise EncodingError("spells a control token, and has the noncharacter U+10FFFF")
         pieces: list[str] = []
         flags: list[np.ndarray] = []
         end = 0
         for span in conversation.controls:
             name = _stand_in(span.text)
-            pieces += [text[end : span.start].replace(_BRACKET, "\N{REPLACEMENT CHARACTER}"), name]
+            pieces += [text[end : span.start], name]
             flags += [targets[end : span.start], np.full(len(name), _is_target(targets, span))]
             end = span.end
-        pieces.append(text[end:].replace(_BRACKET, "\N{REPLACEMENT CHARACTER}"))
+        pieces.append(text[end:])
         return "".join(pieces), np.concatenate([*flags, targets[end:]])
 
 

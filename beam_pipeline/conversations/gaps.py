@@ -14,11 +14,14 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jinja2
 from jinja2 import nodes
 from jinja2.compiler import Frame
-from jinja2.runtime import Macro
+from jinja2.runtime import Context, Macro, Undefined
+from markupsafe import Markup
 
 from beam_pipeline.conversations.sandbox import (
+    OF_JINJA,
     Generator,
     SafeNamespace,
     Sandbox,
@@ -28,17 +31,25 @@ from beam_pipeline.conversations.sandbox import (
 )
 
 _FILTERS = frozenset(
-    ("count", "d", "default", "first", "items", "last", "length", "list", "rejectattr", "reverse")
+    ("count", "d", "default", "first", "items", "last", "length", "list", "reverse", "string")
 )
-_FILTERS |= {"selectattr", "string", "trim"}
+_FILTERS_OF_PLAIN_ARGUMENTS = frozenset(("rejectattr", "selectattr", "trim"))
 _TESTS = frozenset(
     ("!=", "==", "boolean", "callable", "defined", "eq", "equalto", "false", "float", "integer")
 )
 _TESTS |= {"mapping", "ne", "none", "number", "string", "true", "undefined"}
 _STRIPS = ("strip", "lstrip", "rstrip")
 _QUESTIONS = ("startswith", "endswith")
-_STAND_IN = chr(0xFFFFE)
-"""The characters of a text with gaps: a noncharacter, which shows where they were read after all."""
+_READ = chr(0xFFFFE)
+"""A noncharacter in the stand-ins, which shows where they were read after all."""
+STAND_INS = (_READ, f"7\n{_READ} a")
+"""What a text with gaps consists of. Both must give the same: else the template depends on its characters."""
+
+
+_PLAIN_TYPES = (
+    *(str, int, float, complex, range, slice),
+    *(jinja2.Environment, Context, nodes.EvalContext, Undefined, Macro),
+)
 
 
 class Refused(BaseException):
@@ -82,6 +93,7 @@ class GapText(str):
     """A text with gaps, or a field alone.
 
     Args:
+        stand_in: One of `STAND_INS`.
         parts: Strings, none of which is empty, and fields.
         value: The text of a field alone.
         questions: Where to note what is asked about it.
@@ -90,9 +102,13 @@ class GapText(str):
     _parts: tuple[str | Field, ...]
 
     def __new__(
-        cls, parts: Sequence[str | Field], value: str = "", questions: list[Question] | None = None
+        cls,
+        stand_in: str,
+        parts: Sequence[str | Field],
+        value: str = "",
+        questions: list[Question] | None = None,
     ) -> GapText:
-        self = super().__new__(cls, _STAND_IN)
+        self = super().__new__(cls, stand_in)
         self._parts, self._value, self._questions = tuple(parts), value, questions
         return self
 
@@ -120,7 +136,8 @@ class GapText(str):
         if _has_gap(characters):
             raise Refused
         value = getattr(self._value, method)(characters)
-        return GapText([field._replace(strips=(*field.strips, (method, characters)))], value, self._questions)
+        parts = [field._replace(strips=(*field.strips, (method, characters)))]
+        return GapText(str.__str__(self), parts, value, self._questions)
 
     def strip(self, characters: str | None = None, /) -> GapText:
         return self._stripped("strip", characters)
@@ -155,7 +172,7 @@ class GapText(str):
     def __radd__(self, other: str) -> str:
         return concat((other, self)) if isinstance(other, str) else NotImplemented
 
-    __getitem__ = __iter__ = __len__ = __hash__ = __repr__ = __format__ = _refuse
+    __getitem__ = __iter__ = __len__ = __hash__ = __repr__ = __format__ = __html__ = _refuse
     __lt__ = __le__ = __gt__ = __ge__ = _refuse
 
 
@@ -172,8 +189,8 @@ def concat(parts: Iterable[Any]) -> str:
                 joined[-1] += part
             else:
                 joined.append(part)
-    is_plain = not any(isinstance(part, Field) for part in joined)
-    return "".join(joined) if is_plain else GapText(joined)
+    gap = next((string for string in filled if isinstance(string, GapText)), None)
+    return "".join(joined) if gap is None else GapText(str.__str__(gap), joined)
 
 
 def parts_of(text: str) -> tuple[str | Field, ...]:
@@ -183,7 +200,7 @@ def parts_of(text: str) -> tuple[str | Field, ...]:
 
 def is_complete(parts: Sequence[str | Field]) -> bool:
     """Determines whether the text has no stand-in for characters that were read."""
-    return not any(isinstance(part, str) and _STAND_IN in part for part in parts)
+    return not any(isinstance(part, str) and _READ in part for part in parts)
 
 
 def _has_gap(value: Any) -> bool:
@@ -191,17 +208,30 @@ def _has_gap(value: Any) -> bool:
         return True
     if isinstance(value, Mapping):
         return any(map(_has_gap, value.keys())) or any(map(_has_gap, value.values()))
-    return isinstance(value, list | tuple | set) and any(map(_has_gap, value))
+    if isinstance(value, list | tuple | set):
+        return any(map(_has_gap, value))
+    return not (value is None or isinstance(value, _PLAIN_TYPES))  # an iterator, a view …
 
 
-def _without_gaps(function: Callable[..., Any]) -> Callable[..., Any]:
+def _without_gaps(function: Callable[..., Any], unchecked: int = 0) -> Callable[..., Any]:
+    """Returns a filter or test that refuses gaps in its arguments after the first `unchecked` ones."""
+    if hasattr(function, "jinja_pass_arg"):
+        unchecked += bool(unchecked)
+
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
-        if _has_gap(args) or _has_gap(kwargs):
+        if _has_gap(args[unchecked:]) or _has_gap(kwargs):
             raise Refused
-        return function(*args, **kwargs)
+        return _plain(function(*args, **kwargs))
 
     return checked
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value; if it is a string, without a type of its own, which would hide a gap that it is joined to."""
+    if isinstance(value, Markup):
+        raise Refused
+    return str.__str__(value) if isinstance(value, str) and not isinstance(value, GapText) else value
 
 
 class _Generator(Generator):
@@ -233,7 +263,9 @@ class GapSandbox(Sandbox):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.filters = {
-            name: function if name in _FILTERS else _without_gaps(function)
+            name: function
+            if name in _FILTERS
+            else _without_gaps(function, unchecked=name in _FILTERS_OF_PLAIN_ARGUMENTS)
             for name, function in self.filters.items()
         }
         self.tests = {
@@ -251,7 +283,7 @@ class GapSandbox(Sandbox):
         """Returns what an arithmetic operator would."""
         if operator != "+" and (_has_gap(left) or _has_gap(right)):
             raise Refused
-        return super().call_binop(context, operator, left, right)
+        return _plain(super().call_binop(context, operator, left, right))
 
     def getitem(self, obj: Any, argument: Any) -> Any:
         """Returns an item or an attribute."""
@@ -270,7 +302,8 @@ class GapSandbox(Sandbox):
                 make_dict,
                 raise_exception,
             )
-            is_known = is_known or not (_has_gap(args) or _has_gap(kwargs))
+            named = [value for name, value in kwargs.items() if name not in OF_JINJA]
+            is_known = is_known or not (_has_gap(args) or _has_gap(named))
         if not is_known:
             raise Refused
-        return super().call(__context, __function, *args, **kwargs)
+        return _plain(super().call(__context, __function, *args, **kwargs))

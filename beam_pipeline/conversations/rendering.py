@@ -18,8 +18,8 @@ from beam_pipeline.conversations.targets import TurnMarks, target_characters, tr
 from beam_pipeline.conversations.template import ChatTemplate, RenderingError
 from beam_pipeline.conversations.traced import GENERATION, marks_of, message_mark
 
-_STAND_IN = chr(0xFDD0)
-"""A noncharacter, for the text of a message that has none."""
+_STAND_INS = tuple(map(chr, range(0xFDD0, 0xFDF0)))
+"""Noncharacters, one of which is for the text of messages that have none."""
 _CALL = {"type": "function", "function": {"name": "b", "arguments": {"b": "b"}}}
 _ANSWERS: tuple[dict[str, Any], ...] = ({"content": "b"}, {"tool_calls": [_CALL]})
 
@@ -37,6 +37,8 @@ class RenderedConversation:
     """bool [characters]: which are targets."""
     is_plain: bool
     """Whether the tokenizer finds the same control tokens: no message spells one."""
+    has_silent_answer: bool
+    """Whether a message that is a target has no text."""
 
 
 class ConversationRenderer:
@@ -108,12 +110,14 @@ class ConversationRenderer:
         written = self._write(conversation, breaker)
         if breaker is not None and self._finder.is_escaped(breaker, written.text):
             raise RenderingError("spells a control token in a text whose characters the template escapes")
+        targets, has_silent_answer = self._targets(written, conversation, breaker)
         return RenderedConversation(
             written.text,
             written.controls,
             written.marks,
-            self._targets(written, conversation, breaker),
+            targets,
             is_plain=breaker is None and not written.is_mixed,
+            has_silent_answer=has_silent_answer,
         )
 
     def _write(self, conversation: Mapping[str, Any], breaker: str | None) -> _Written:
@@ -130,31 +134,35 @@ class ConversationRenderer:
         moved = [ControlSpan(int(places[span.start]), int(places[span.end]), span.text) for span in controls]
         return _Written(plain.replace(breaker, ""), marks[kept], moved, is_mixed)
 
-    def _targets(self, written: _Written, conversation: Mapping[str, Any], breaker: str | None) -> np.ndarray:
+    def _targets(
+        self, written: _Written, conversation: Mapping[str, Any], breaker: str | None
+    ) -> tuple[np.ndarray, bool]:
+        """Returns which characters are targets, and whether a message that is a target has no text."""
         text = written.text
         if self._loss_on == "all":
-            return np.ones(len(text), bool)
+            return np.ones(len(text), bool), False
         messages = conversation["messages"]
         roles = [message["role"] for message in messages]
         chosen = trained_messages(roles, conversation.get("prompt"), self._loss_on)
         trained = {number for number in chosen if messages[number].get("weight") != 0}
         silent = trained.difference((np.unique(written.marks % GENERATION).astype(np.int64) - 1).tolist())
-        if silent and _STAND_IN not in text:
-            # An answer without text has targets, too: the end of its turn. A stand-in shows where it is.
+        stand_in = next((character for character in _STAND_INS if character not in text), "")
+        if silent and stand_in:
+            # The end of its turn is a target nevertheless. A stand-in for its text shows where it is.
             filled = [
-                {**message, "content": _STAND_IN} if number in silent else message
+                {**message, "content": stand_in} if number in silent else message
                 for number, message in enumerate(messages)
             ]
             try:
                 with_stand_ins = self._write({**conversation, "messages": filled}, breaker)
             except RenderingError:
                 with_stand_ins = written
-            if with_stand_ins.text.replace(_STAND_IN, "") == text:
+            if with_stand_ins.text.replace(stand_in, "") == text:
                 written = with_stand_ins
         targets = target_characters(
             written.text, written.marks, written.controls, trained=trained, turn=self.turn
         )
-        return targets if written.text is text else targets[_is_other(written.text, _STAND_IN)]
+        return targets[_is_other(written.text, stand_in)] if silent else targets, bool(silent)
 
 
 class _Written(NamedTuple):

@@ -19,7 +19,7 @@ from jinja2.utils import Namespace
 
 from beam_pipeline.conversations.traced import Traced, concat, in_generation, with_mark_of
 
-_OF_JINJA = {"_loop_vars", "_block_vars"}
+OF_JINJA = {"_loop_vars", "_block_vars"}
 """Arguments that Jinja adds to calls."""
 
 
@@ -98,7 +98,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         owner = owner_of(__function)
         if type(owner) is str and __function.__name__ in ("join", "replace"):
             __function = getattr(Traced(owner), __function.__name__)
-        elif type(owner) is str and __function.__name__ == "format" and not kwargs.keys() - _OF_JINJA:
+        elif type(owner) is str and __function.__name__ == "format" and not kwargs.keys() - OF_JINJA:
             text = substituted(owner, "{}", args)
             if text is not None:
                 return text

@@ -90,7 +90,7 @@ class Shapes:
     def learn(self, conversation: Mapping[str, Any], rendered: RenderedConversation) -> None:
         """Learns the shape of a conversation, if there have been others with the same roles and keys."""
         key = _key(conversation)
-        if key is None or not rendered.is_plain:
+        if key is None or not rendered.is_plain or rendered.has_silent_answer:
             return
         known = self._known.get(key)
         if known is None:

@@ -11,6 +11,7 @@ import jinja2
 import jinja2.meta
 
 from beam_pipeline.conversations.gaps import (
+    STAND_INS,
     Field,
     GapSandbox,
     GapText,
@@ -32,6 +33,7 @@ _ERRORS = (
     LookupError,
     AttributeError,
     ArithmeticError,
+    AssertionError,
     RuntimeError,
     MemoryError,
 )
@@ -116,6 +118,12 @@ class ChatTemplate:
             The strings that the template writes, with fields where it writes a text, and what it asks about the texts.
             None if it looks into them in another way, or fails.
         """
+        first, second = (self._with_gaps(messages, stand_in) for stand_in in STAND_INS)
+        return first if first == second else None
+
+    def _with_gaps(
+        self, messages: Sequence[Mapping[str, str]], stand_in: str
+    ) -> tuple[tuple[str | Field, ...], list[Question]] | None:
         questions: list[Question] = []
         if self._template_with_gaps is None:
             return None
@@ -124,7 +132,9 @@ class ChatTemplate:
                 messages=[
                     _message(
                         message,
-                        lambda key, value, number=number: GapText([Field(number, key)], value, questions),
+                        lambda key, value, number=number: GapText(
+                            stand_in, [Field(number, key)], value, questions
+                        ),
                     )
                     for number, message in enumerate(messages)
                 ],

@@ -103,7 +103,11 @@ class ConversationTokenizer:
         """Writes conversations as texts."""
         written = _Written()
         filled: dict[int, FilledConversation] = {}
+        spelling = self._finder.spelling(documents)
         for index, document in enumerate(documents):
+            if index in spelling:
+                self._render(index, document, None, written)
+                continue
             conversation = orjson.loads(document)
             found = self._shapes.fill(conversation)
             if found is None:
@@ -114,7 +118,7 @@ class ConversationTokenizer:
         for (index, conversation), found_controls in zip(filled.items(), controls, strict=True):
             if found_controls == conversation.controls:
                 written.plain[index] = conversation.text, conversation.layout
-            else:  # a message spells one
+            else:  # a message and the template spell one together
                 self._render(index, documents[index], None, written)
         return written
 

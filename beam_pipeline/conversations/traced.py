@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, SupportsIndex
 
@@ -14,6 +15,7 @@ TOOLS = chr(0x7FFFE)
 MOST_MESSAGES = 0x7FFF0
 GENERATION = 0x80000
 """Added to the marks of characters within `{% generation %}`."""
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+>")
 _MARKS = "utf-32-le", "surrogatepass"
 """The encoding of marks as integers."""
 
@@ -158,12 +160,19 @@ def concat(parts: Iterable[Any]) -> str:
     Returns:
         A traced string if any of them is one.
     """
-    strings = [part if isinstance(part, str) else with_mark_of(part, str(part)) for part in parts]
+    strings = [part if isinstance(part, str) else _written(part) for part in parts]
     text = "".join(strings)
     if not any(isinstance(string, Traced) for string in strings):
         return text
     marks = [string.marks if isinstance(string, Traced) else TEMPLATE * len(string) for string in strings]
     return Traced(text, "".join(marks))
+
+
+def _written(value: Any) -> str:
+    text = str(value)
+    if not isinstance(value, Mapping | list | tuple) and _ADDRESS.search(text):
+        raise TypeError("it writes the address of an object, which differs from run to run")
+    return with_mark_of(value, text)
 
 
 def trace(value: Any, mark: str) -> Any:

@@ -111,8 +111,10 @@ def _conversation(record: Mapping[str, Any], column: str) -> dict[str, Any]:
         prompt = _messages(record[keys[0]], keys[0], "user")
         conversation["messages"] = [*prompt, *_messages(record[keys[1]], keys[1], "assistant")]
         conversation["prompt"] = len(prompt)
-    system = record.get("system")
-    if isinstance(system, str) and system.strip() and conversation["messages"][0]["role"] != "system":
+    system = record.get("system") or ""
+    if not isinstance(system, str):
+        raise _Malformed(f"system is {_kind(system)}, not a string")
+    if system.strip() and conversation["messages"][0]["role"] != "system":
         conversation["messages"].insert(0, {"role": "system", "content": system})
         if "prompt" in conversation:
             conversation["prompt"] += 1

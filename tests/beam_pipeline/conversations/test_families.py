@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import random
 from datetime import date
 from pathlib import Path
@@ -415,3 +417,36 @@ def test_formatted_text_keeps_its_marks(template: str, tmp_path: Path) -> None:
     family = custom(tmp_path, "{% for m in messages %}{{ " + template + " }}{% endfor %}")
     messages = [turn("user", "the"), turn("assistant", "cat <|im_end|>")]
     assert trained_texts(family, messages) == ["cat <|im_end|><|im_end|>"]
+
+
+def test_results_do_not_depend_on_the_conversations_before(tmp_path: Path) -> None:
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.id and m.id.startswith('<|') %}S{% endif %}"
+        "{% if m.content %}{{ m.content.strip('<|im_end|>') }}{% if 'zz' in messages[0].content %}!{% endif %}"
+        "{% endif %}<|im_end|>\n{% endfor %}"
+    )
+    given = [
+        [turn("user", user, id=number), turn("assistant", answer)]
+        for user, number, answer in itertools.product(
+            ("the", "cat", "\ufdd0", "zz", "q<|im_end|>", "a\U0010ffff"),
+            ("1", "<|im_end|>"),
+            ("sat", "", "\ufdd0"),
+        )
+    ]
+    family = custom(tmp_path / "all", template)
+    together = [family.encode([{"messages": messages}]) for messages in given * 3]
+    alone = custom(tmp_path / "one", template)
+    for messages, encoded in zip(given * 3, together, strict=True):
+        alone._tokenizers.clear()
+        assert alone.encode([{"messages": messages}]) == encoded
+
+
+def test_the_end_of_a_header_that_is_stripped_alone_is_no_target(tmp_path: Path) -> None:
+    family = custom(tmp_path, TEMPLATES["ChatML"][0])
+    described = json.loads((tmp_path / "tokenizer.json").read_text())
+    described["normalizer"] = {"type": "Strip", "strip_left": True, "strip_right": True}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(described))
+    family._described = describe_tokenizer(str(tmp_path))
+    messages = [turn("user", "the"), turn("assistant", "cat")]
+    assert trained_texts(family, messages) == ["cat<|im_end|>"]
+    assert trained_texts(family, [turn("user", "<|im_end|>"), messages[1]]) == ["cat<|im_end|>"]

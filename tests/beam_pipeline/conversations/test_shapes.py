@@ -34,6 +34,23 @@ CONTENTS = (
 
 WRITTEN = "{{ m.content }}"
 LOOKED_INTO = (
+    "{{ messages | reverse | groupby('content') | list | length }}",
+    "{{ messages | reverse | unique(attribute='content') | list | length }}",
+    "{{ (messages | reverse | min(attribute='content')).role }}",
+    "{{ m.values() | unique | list | length }}",
+    "{% for k, v in m.items() | sort(attribute=1) %}{{ k }}{% endfor %}",
+    "{{ dict(a=m.content).values() | join | length }}",
+    "{% macro f() %}{{ kwargs.values() | join | length }}{% endmacro %}{{ f(x=m.content) }}",
+    "{{ 'abcabc' | trim(m.content) }}",
+    "{{ messages | selectattr(m.content) | list | length }}",
+    "{{ messages | rejectattr(m.content) | list | length }}",
+    "{{ (('<' | safe) + m.content) | length }}",
+    "{{ (('a' | e) + m.content) == 'aa' }}",
+    "{{ ('a' | safe) == m.content }}",
+    "{{ ('{}'.format('a') + m.content) | length }}",
+    "{{ m | items }}{{ m.content }}",
+    "{% autoescape true %}{{ m.content }}{% endautoescape %}",
+    "{{ m.content | truncate(2) }}",
     "{{ m.content | upper }}",
     "{{ m.content | replace('a', 'b') }}",
     "{{ m.content[:3] }}",
@@ -79,6 +96,9 @@ LOOKED_INTO = (
 )
 ASKED = (
     WRITTEN,
+    "{{ ', '.join(['a']) == m.content }}{{ m.content }}",
+    "{{ (['a'] | join) == m.content }}{{ m.content }}",
+    "{{ ('%s' % 'a') == m.content }}{{ m.content }}",
     "{{ m.content | trim }}",
     "{{ m.content.strip('te') }}{{ m.content.lstrip() }}",
     "{{ m.content if m.content else 'nothing' }}",
@@ -130,7 +150,9 @@ class _Layouts:
 def _rendered(text: str) -> RenderedConversation:
     marks = marks_of(text)
     controls, _ = ControlFinder(CONTROL).spans(text, marks)
-    return RenderedConversation(str.__str__(text), controls, marks, np.zeros(len(text), bool), is_plain=True)
+    return RenderedConversation(
+        str.__str__(text), controls, marks, np.zeros(len(text), bool), is_plain=True, has_silent_answer=False
+    )
 
 
 @pytest.mark.parametrize("template", LOOKED_INTO)
@@ -161,7 +183,7 @@ def test_filled_conversations_have_the_same_ids_and_targets(
     fill = Shapes.fill
     monkeypatch.setattr(Shapes, "fill", lambda *args: filled.append(fill(*args)) or filled[-1])
     fast = family.encode(given)
-    assert sum(conversation is not None for conversation in filled) > 100
+    assert sum(conversation is not None for conversation in filled) > 60
     monkeypatch.setattr(Shapes, "fill", lambda *_: None)
     assert family.encode(given) == fast
 

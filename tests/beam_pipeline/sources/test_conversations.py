@@ -67,6 +67,7 @@ def test_records_of_any_form_become_conversations(record: Any, column: str, expe
         ({"messages": []}, "messages is empty"),
         ({"messages": None}, "messages is null"),
         ({"messages": {}}, "messages[0] has no role"),
+        ({"messages": [USER], "system": ["x"]}, "system is an array, not a string"),
         ({"messages": "5"}, "messages is a number, not an array of messages"),
         ({"messages": [{**USER, "role": "User"}]}, "did you mean user?"),
         ({"messages": [{**USER, "weight": 0.5}]}, "messages[0].weight is 0.5, neither 0 nor 1"),
