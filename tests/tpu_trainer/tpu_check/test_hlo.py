@@ -91,6 +91,21 @@ ENTRY"""
     assert module.repetition_cost(module.flops) == (3 * 7 - 1) * product
 
 
+def test_a_kernel_whose_attributes_have_line_breaks_counts_with_its_estimate() -> None:
+    # As JAX describes its kernels.
+    kernel = """custom-call(%x, %weights), custom_call_target="tpu_custom_call", \
+frontend_attributes={kernel_metadata={
+"xprof_metadata":"{\\"block_q\\": 1024}"
+}}, metadata={op_name="attend"}, \
+backend_config={"custom_call_config":{"body":"TUw","cost_estimate":{"bytes_accessed":"9","flops":"700"}}}"""
+    text = HLO.replace("fusion(%x, %weights), kind=kOutput, calls=%fused", kernel)
+    module = HloModule.parse(f'{text}\nFileNames\n1 "step.py"\n')
+    (loop,) = module.loops()
+    assert (loop.trips, loop.flops) == (7, 700)
+    assert module.by_name["y"].op_name == "attend"
+    assert module.repetition_cost(module.flops) == 6 * 700
+
+
 @pytest.mark.parametrize(
     "start",
     [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tpu_trainer.tpu_check.convolution import convolution_flops
@@ -15,6 +15,8 @@ _BITS = {"pred": 8, "s4": 4, "u4": 4, "bf16": 16, "token": 0, "f8e4m3fn": 8, "f8
 _ARRAY = re.compile(r"([a-z]\w*)\[([\d,<=]*)\](?:\{([^}]*)\})?")
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.$-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%([\w.$-]+) = (.*?) ([a-z][\w-]*)\((.*)$")
+# With the thread of the computation, if that is not the main one.
+_COMPUTATION_END = re.compile(r"^\}(, execution_thread=.*)?$")
 _KERNEL_FLOPS = re.compile(r'"cost_estimate":\{[^}]*"flops":"(\d+)"')
 COLLECTIVES = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "collective-permute")
 # These move no bytes themselves: their operands are counted at their uses or in the called computation.
@@ -157,6 +159,11 @@ class HloModule:
                 current = module.computations.setdefault(match[1], [])
                 if line.startswith("ENTRY"):
                     module.entry = match[1]
+            elif _COMPUTATION_END.match(line):
+                current = []
+            elif current:
+                # Attributes go on after a line break: JAX writes one into what it says of its kernels.
+                current[-1] = replace(current[-1], rest=f"{current[-1].rest}\n{line}")
         if not module.entry:
             raise ValueError("no ENTRY computation: not the text of an HLO module")
         return module
