@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.tpu_trainer.product_flops import product_flops
 from tpu_trainer.network.cross_entropy import OutputWeights, cross_entropy_sums
-from tpu_trainer.tpu_check.step import product_flops
 
 COUNT, HIDDEN, IDS, SIZE = 36, 12, 72, 50
 

@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 import tpu_trainer
+from tests.tpu_trainer.product_flops import product_flops
 from tests.tpu_trainer.tpu_check.test_hlo import HLO
 from tpu_trainer.config import CompileCheckConfig, ModelConfig
 from tpu_trainer.support.chips import CHIPS, Topology
@@ -22,7 +23,7 @@ from tpu_trainer.support.errors import UsageError
 from tpu_trainer.tpu_check import cache, compiler, rules
 from tpu_trainer.tpu_check.compiler import BatchFunction, Executable, OutOfMemory
 from tpu_trainer.tpu_check.figures import figures, roofline, table
-from tpu_trainer.tpu_check.step import ReplicaStep, product_flops, rows_without_dataset
+from tpu_trainer.tpu_check.step import ReplicaStep, rows_without_dataset
 from tpu_trainer.verbs import compile_check
 from tpu_trainer.verbs.command_line import parse
 from tpu_trainer.verbs.compile_check import find_largest_batch
@@ -116,6 +117,27 @@ def test_the_trainers_step_keeps_the_rules_and_sums_over_replicas() -> None:
     products = 16 * 16 * 4 + 2 * 16 * 24 + 2 * 8 * 16  # weights, and scores with their use
     head = 16 * 16 + 16 * 128  # at the one position of 8 that is predicted
     assert step.model_flops(2) == 3 * 2 * (2 * 8 * products + 2 * 1 * head)
+
+
+def test_model_flops_of_windows_are_those_of_the_keys_in_them() -> None:
+    def row_flops(window: int) -> float:
+        network = {
+            "hidden_size": 16,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "intermediate_size": 24,
+            "sliding_window": window,
+            "layer_types": ["sliding_attention", "full_attention"],
+        }
+        model = ModelConfig(type="gemma2", config=network)
+        config = CompileCheckConfig(objective="clm", model=model)
+        rows = rows_without_dataset(config, vocab_size=100, max_length=64)
+        return ReplicaStep(config=config, rows=rows, topology=Topology.parse("v5e:2x2")).model_flops(1)
+
+    # 64 queries; scores and weighted sums of 2 heads of 8, in one of the layers.
+    assert row_flops(64) - row_flops(4) == 3 * 4 * 64 * (64 - 4) * 16
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from tqdm import tqdm
 
-from tokenmill_reader.console.elapsed import elapsed, ticking
+from tokenmill_reader.console.elapsed import ticking
 from tokenmill_reader.console.terminal import shows_bars
 from tpu_trainer.config import CompileCheckConfig
 from tpu_trainer.runs.checkpoint import named_variables
@@ -189,8 +189,6 @@ def _facts(config: CompileCheckConfig, topology: Topology) -> ModelFacts:
     alone = dataclasses.replace(config.mesh.without_processes(), data=1, model=1, fsdp=False)
     config = dataclasses.replace(config, mesh=alone)
     check = StepCheck(config, topology=topology, cache=open_cache(config.cache))
-    with elapsed("compile-check: tracing the model"):
-        row_flops = check.step.model_flops(1)
     return ModelFacts(
         shapes={
             name: tuple(variable.shape.as_list())
@@ -198,6 +196,6 @@ def _facts(config: CompileCheckConfig, topology: Topology) -> ModelFacts:
         },
         architecture=check.step.task.objective.model.network.architecture,
         max_length=check.rows.max_length,
-        row_flops=row_flops,
+        row_flops=check.step.model_flops(1),
         activation_bytes=2 if config.train.precision == "mixed_bfloat16" else 4,
     )

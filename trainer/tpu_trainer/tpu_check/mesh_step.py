@@ -21,7 +21,7 @@ from tpu_trainer.step.task import Task
 from tpu_trainer.support.chips import Topology
 from tpu_trainer.support.errors import UsageError
 from tpu_trainer.tpu_check.compiler import DoesNotCompile, MeshModule
-from tpu_trainer.tpu_check.step import Rows, Specs, product_flops
+from tpu_trainer.tpu_check.step import Rows, Specs, row_flops
 from tpu_trainer.training.build import build_task
 
 
@@ -84,12 +84,8 @@ class MeshStep:
         return MeshProgram(self, self._rows.specs(group_rows * self.mesh.data))
 
     def model_flops(self, group_rows: int) -> float:
-        """Returns the model FLOPs of a step, divided by the devices: three times those of the forward pass's products.
-
-        Recomputation is not counted (Chowdhery et al., "PaLM" (2022), appendix B).
-        """
-        specs = self._rows.specs(group_rows * self.mesh.data)
-        return 3 * product_flops(Program(self.task.evaluation_sums, specs).graph) / self.devices
+        """Returns the model FLOPs of a step, divided by the devices."""
+        return group_rows * self.mesh.data * row_flops(self.task, self._rows.max_length) / self.devices
 
     def lower(self, program: Program, specs: Specs) -> MeshModule:
         """Lowers a program of `specs`, or reads it from the cache."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -20,8 +19,9 @@ from tpu_trainer.network.configuration import check_model, configure
 from tpu_trainer.step.task import Task
 from tpu_trainer.support.chips import Topology
 from tpu_trainer.support.errors import UsageError
-from tpu_trainer.tpu_check.compiler import BatchFunction, all_reduce, called_graphs
+from tpu_trainer.tpu_check.compiler import BatchFunction, all_reduce
 from tpu_trainer.training.build import build_task
+from tpu_trainer.training.model_flops import training_flops_per_row
 
 Specs = Mapping[str, tf.TensorSpec]
 
@@ -133,12 +133,8 @@ class ReplicaStep:
         return BatchFunction(step, self._rows.specs(replica_rows))
 
     def model_flops(self, replica_rows: int) -> float:
-        """Returns the model FLOPs of a replica's step: three times those of the forward pass's matrix products.
-
-        Recomputation is not counted (Chowdhery et al., "PaLM" (2022), appendix B).
-        """
-        task = self._task_for(replica_rows)
-        return 3 * product_flops(BatchFunction(task.evaluation_sums, self._rows.specs(replica_rows)).trace())
+        """Returns the model FLOPs of a replica's step."""
+        return replica_rows * row_flops(self._task_for(replica_rows), self._rows.max_length)
 
     def _task_for(self, replica_rows: int) -> Task:
         if self._task is None:
@@ -152,33 +148,9 @@ class ReplicaStep:
         return self._task
 
 
-def product_flops(graph: tf.Graph) -> float:
-    """Returns the FLOPs of the matrix products that a graph's outputs need, including called functions."""
-    total = 0.0
-    # Skip operations that no output needs: a loss with a custom gradient contains products of the backward pass.
-    needed, queue = set(), [output.op for output in graph.outputs]
-    while queue:
-        operation = queue.pop()
-        if operation not in needed:
-            needed.add(operation)
-            queue.extend(value.op for value in operation.inputs)
-    for operation in needed:
-        if operation.type in ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"):
-            turned = operation.get_attr("transpose_a" if operation.type == "MatMul" else "adj_x")
-            summed = operation.inputs[0].shape[-2 if turned else -1]
-            total += 2.0 * operation.outputs[0].shape.num_elements() * summed
-        elif operation.type == "Einsum":
-            sides: dict[str, int] = {}
-            for labels, value in zip(
-                operation.get_attr("equation").decode().split("->")[0].split(","),
-                operation.inputs,
-                strict=True,
-            ):
-                sides |= dict(zip(labels, value.shape, strict=True))
-            total += 2.0 * math.prod(sides.values())
-        times = 1
-        if operation.type in ("While", "StatelessWhile"):
-            # The second input of a While operation is its maximum number of iterations.
-            times = max(1, int(tf.get_static_value(operation.inputs[1]) or 1))
-        total += times * sum(map(product_flops, called_graphs(operation)))
-    return total
+def row_flops(task: Task, max_length: int) -> float:
+    """Returns the model FLOPs of a row, by which `fit` computes its MFU."""
+    objective = task.objective
+    return training_flops_per_row(
+        objective.model.network.architecture, max_length=max_length, predicted=objective.predicted_positions
+    )
