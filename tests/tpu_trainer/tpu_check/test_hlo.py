@@ -106,6 +106,43 @@ backend_config={"custom_call_config":{"body":"TUw","cost_estimate":{"bytes_acces
     assert module.repetition_cost(module.flops) == 6 * 700
 
 
+def test_of_branches_with_products_the_one_with_the_fewest_counts() -> None:
+    array = "f32[16,32]{1,0:T(8,128)}"
+    branches = f"""
+%once (a.1: f32[16,32]) -> f32[16,32] {{
+  %a.1 = {array} parameter(0)
+  %u = f32[32,32]{{1,0:T(8,128)}} constant({{...}})
+  ROOT %one = {array} fusion(%a.1, %u), kind=kOutput, calls=%fused
+}}
+
+%twice (b.1: f32[16,32]) -> f32[16,32] {{
+  %b.1 = {array} parameter(0)
+  %v = f32[32,32]{{1,0:T(8,128)}} constant({{...}})
+  %first = {array} fusion(%b.1, %v), kind=kOutput, calls=%fused
+  ROOT %second = {array} fusion(%first, %v), kind=kOutput, calls=%fused
+}}
+
+%never (c.1: f32[16,32]) -> f32[16,32] {{
+  %c.1 = {array} parameter(0)
+  ROOT %negative = {array} negate(%c.1)
+}}
+
+%body"""
+
+    def flops(names: str) -> float:
+        kinds = f"conditional(%i, %x, %x), branch_computations={{{names}}}"
+        text = HLO.replace("\n%body", branches, 1).replace(
+            "fusion(%x, %weights), kind=kOutput, calls=%fused", kinds
+        )
+        (loop,) = HloModule.parse(text).loops()
+        return loop.flops
+
+    product = 2 * 16 * 32 * 32
+    assert flops("%twice, %once") == product
+    # A branch without products can be a step that is left out.
+    assert flops("%twice, %never") == 2 * product
+
+
 @pytest.mark.parametrize(
     "start",
     [

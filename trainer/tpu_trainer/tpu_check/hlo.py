@@ -171,7 +171,7 @@ class HloModule:
     def executed(self, *, fusions: bool = False) -> Iterator[tuple[Instruction, int]]:
         """Yields each instruction with the number of times it runs.
 
-        Loops with an unknown number of iterations count once.
+        Loops with an unknown number of iterations count once; of conditionals, see `_branches`.
 
         Args:
             fusions: Whether to include the instructions in fusions and in those of asynchronous instructions.
@@ -189,13 +189,25 @@ class HloModule:
             elif instruction.opcode == "call":
                 yield from self._executed(instruction.called("to_apply"), times, fusions)
             elif instruction.opcode == "conditional":
-                for branch in re.findall(r"%([\w.$-]+)", instruction.rest.split("), ", 1)[-1]):
-                    if branch in self.computations:
-                        yield from self._executed(branch, times, fusions)
+                for branch in self._branches(instruction):
+                    yield from self._executed(branch, times, fusions)
             elif fusions and instruction.opcode in ("fusion", "async-start"):
                 yield from self._executed(instruction.called("calls"), times, fusions)
             elif fusions and (called := instruction.called("called_computations")):
                 yield from self._executed(called, times, fusions)
+
+    def _branches(self, conditional: Instruction) -> list[str]:
+        """Returns the computations of a conditional that count.
+
+        Of branches that all have matrix products, such as attention with different windows, that is the one with the
+        fewest: the figures are what a step takes at least.
+        """
+        called = re.findall(r"%([\w.$-]+)", conditional.rest.split("), ", 1)[-1])
+        branches = [name for name in called if name in self.computations]
+        flops = [
+            sum(self.flops(each) * times for each, times in self._executed(name, 1)) for name in branches
+        ]
+        return [branches[flops.index(min(flops))]] if min(flops, default=0) > 0 else branches
 
     @cached_property
     def by_name(self) -> dict[str, Instruction]:
