@@ -11,7 +11,7 @@ from tpu_trainer.verbs import compile_check
 MODEL = {
     "hidden_size": 64,
     "intermediate_size": 64,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 4,
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
     "head_dim": 128,
@@ -42,3 +42,5 @@ def test_kernels_of_layers_with_different_windows_process_a_devices_part(tmp_pat
     # A forward and two backward kernels of each window, for 8 rows by 4 groups, 4 of 8 heads and 2 of 4 key heads.
     assert len(results) == 6
     assert all("bf16[2,4,2048,128]" in each or "bf16[2,2,2048,128]" in each for each in results)
+    # Four layers at least with windows: of each row's 16 blocks of scores, 7 are not masked. Nine products need them.
+    assert report["flops"] > 4 * 2 * 4 * 7 * 512**2 * 2 * 128 * 9
