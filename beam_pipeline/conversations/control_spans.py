@@ -64,10 +64,10 @@ class ControlFinder:
 
     def find(self, texts: Sequence[str]) -> list[list[tuple[int, str]]]:
         """Returns the places of all tokens in each text, whoever wrote them, and their texts."""
-        found: list[list[tuple[int, str]]] = [[] for _ in texts]
+        tokens: list[list[tuple[int, str]]] = [[] for _ in texts]
         for index, start, content in self._strings.find(texts):
-            found[index].append((start, content))
-        return found
+            tokens[index].append((start, content))
+        return tokens
 
     def breaker_for(self, text: str) -> str | None:
         """Returns a character that is not in the text, nor escaped in it; None if all that could be used are."""

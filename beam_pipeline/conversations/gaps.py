@@ -38,8 +38,7 @@ _TESTS = frozenset(
     ("!=", "==", "boolean", "callable", "defined", "eq", "equalto", "false", "float", "integer")
 )
 _TESTS |= {"mapping", "ne", "none", "number", "string", "true", "undefined"}
-_STRIPS = ("strip", "lstrip", "rstrip")
-_QUESTIONS = ("startswith", "endswith")
+_METHODS = ("strip", "lstrip", "rstrip", "startswith", "endswith")
 _READ = chr(0xFFFFE)
 """A noncharacter in the stand-ins, which shows where they were read after all."""
 STAND_INS = (_READ, f"7\n{_READ} a")
@@ -295,15 +294,12 @@ class GapSandbox(Sandbox):
         """Calls a function."""
         owner = owner_of(__function)
         if isinstance(owner, GapText):
-            is_known = __function.__name__ in (*_STRIPS, *_QUESTIONS)
+            is_known = __function.__name__ in _METHODS
+        elif isinstance(__function, Macro) or __function in (SafeNamespace, make_dict, raise_exception):
+            is_known = True
         else:
-            is_known = isinstance(__function, Macro) or __function in (
-                SafeNamespace,
-                make_dict,
-                raise_exception,
-            )
             named = [value for name, value in kwargs.items() if name not in OF_JINJA]
-            is_known = is_known or not (_has_gap(args) or _has_gap(named))
+            is_known = not (_has_gap(args) or _has_gap(named))
         if not is_known:
             raise Refused
         return _plain(super().call(__context, __function, *args, **kwargs))

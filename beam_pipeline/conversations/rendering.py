@@ -89,19 +89,18 @@ class ConversationRenderer:
         header = next((h for h in headers if h and all(h in text for text in before)), prompt)
         return TurnMarks(prompt, header, controls[0][1] if controls else None, end)
 
-    def render(self, document: str) -> RenderedConversation:
+    def render(self, conversation: Mapping[str, Any]) -> RenderedConversation:
         """Renders a conversation.
 
         Args:
-            document: JSON, as `sources.conversations` writes it.
+            conversation: A document of `sources.conversations`, parsed.
 
         Raises:
             RenderingError: If the template refuses it, or hides where it has the text of a message from.
         """
-        conversation = orjson.loads(document)
         breaker = None
         if self._finder.spells_any(conversation):
-            breaker = self._finder.breaker_for(document)
+            breaker = self._finder.breaker_for(orjson.dumps(conversation).decode())
             if breaker is None:
                 raise RenderingError(
                     "spells control tokens, and has all characters that could take them apart"

@@ -73,7 +73,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     """The environment of a chat template.
 
     Args:
-        date: What `strftime_now` is told; None: there is no such function.
+        date: What `strftime_now` is told; None: it is undefined.
     """
 
     code_generator_class = Generator

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import jinja2
@@ -92,14 +92,12 @@ class ChatTemplate:
             RenderingError: If the template fails.
         """
         try:
-            text = self._template.render(
-                messages=[
-                    _message(message, lambda _, value, number=number: trace(value, message_mark(number)))
-                    for number, message in enumerate(messages)
-                ],
+            text = self._run(
+                self._template,
+                messages,
+                lambda number, _, value: trace(value, message_mark(number)),
                 tools=None if tools is None else trace(list(tools), TOOLS),
                 add_generation_prompt=add_generation_prompt,
-                **self._other_variables,
             )
             str.__str__(text).encode()  # half of a surrogate pair, which the template wrote, is no text
         except _ERRORS as error:
@@ -118,45 +116,54 @@ class ChatTemplate:
             The strings that the template writes, with fields where it writes a text, and what it asks about the texts.
             None if it looks into them in another way, or fails.
         """
-        first, second = (self._with_gaps(messages, stand_in) for stand_in in STAND_INS)
+        template = self._template_with_gaps
+        if template is None:
+            return None
+        first, second = (self._with_gaps(template, messages, stand_in) for stand_in in STAND_INS)
         return first if first == second else None
 
     def _with_gaps(
-        self, messages: Sequence[Mapping[str, str]], stand_in: str
+        self, template: jinja2.Template, messages: Sequence[Mapping[str, str]], stand_in: str
     ) -> tuple[tuple[str | Field, ...], list[Question]] | None:
         questions: list[Question] = []
-        if self._template_with_gaps is None:
-            return None
         try:
-            text = self._template_with_gaps.render(
-                messages=[
-                    _message(
-                        message,
-                        lambda key, value, number=number: GapText(
-                            stand_in, [Field(number, key)], value, questions
-                        ),
-                    )
-                    for number, message in enumerate(messages)
-                ],
-                tools=None,
-                add_generation_prompt=False,
-                **self._other_variables,
+            text = self._run(
+                template,
+                messages,
+                lambda number, key, value: GapText(stand_in, [Field(number, key)], value, questions),
             )
         except (Refused, *_ERRORS):
             return None
         parts = parts_of(text)
         return (parts, questions) if is_complete(parts) else None
 
-    @cached_property
+    def _run(
+        self,
+        template: jinja2.Template,
+        messages: Sequence[Mapping[str, Any]],
+        convert: Callable[[int, str, Any], Any],
+        *,
+        tools: Any = None,
+        add_generation_prompt: bool = False,
+    ) -> str:
+        """Runs a template. `convert` gets a message's number, a key other than the role's, and the value."""
+        return template.render(
+            messages=[
+                _message(message, functools.partial(convert, number))
+                for number, message in enumerate(messages)
+            ],
+            tools=tools,
+            documents=None,
+            add_generation_prompt=add_generation_prompt,
+            **self._variables,
+        )
+
+    @functools.cached_property
     def _template_with_gaps(self) -> jinja2.Template | None:
         try:
             return GapSandbox(self._date).from_string(self._source)
         except Refused:
             return None
-
-    @property
-    def _other_variables(self) -> dict[str, Any]:
-        return {"documents": None, **self._variables}
 
     def generation_prompt(self) -> str:
         """Returns the text that precedes what the model generates; empty if the template has none."""

@@ -36,7 +36,7 @@ class LengthLimit:
 
 
 @dataclass
-class _Written:
+class _WrittenBatch:
     """A batch of conversations as texts, by their indices."""
 
     plain: dict[int, tuple[str, TokenLayout | None]] = field(default_factory=dict)
@@ -88,7 +88,9 @@ class ConversationTokenizer:
         reasons = written.reasons
         words = self._encode_plain(batch, written)
         for index in sorted((written.plain.keys() | written.literal.keys()) - words.keys() - reasons.keys()):
-            conversation = written.literal.get(index) or self._renderer.render(batch.texts[index])
+            conversation = written.literal.get(index) or self._renderer.render(
+                orjson.loads(batch.texts[index])
+            )
             try:
                 words[index] = with_targets(*self._targets.encode(conversation))
             except EncodingError as error:
@@ -99,46 +101,40 @@ class ConversationTokenizer:
         good = sorted(words.keys() - reasons.keys() - overlong)
         return self._result(batch, good, words, reasons, len(overlong))
 
-    def _write(self, documents: Sequence[str]) -> _Written:
+    def _write(self, documents: Sequence[str]) -> _WrittenBatch:
         """Writes conversations as texts."""
-        written = _Written()
+        written = _WrittenBatch()
         filled: dict[int, FilledConversation] = {}
         spelling = self._finder.spelling(documents)
         for index, document in enumerate(documents):
-            if index in spelling:
-                self._render(index, document, None, written)
-                continue
             conversation = orjson.loads(document)
-            found = self._shapes.fill(conversation)
-            if found is None:
-                self._render(index, document, conversation, written)
+            candidate = None if index in spelling else self._shapes.fill(conversation)
+            if candidate is None:
+                self._render(index, conversation, written)
             else:
-                filled[index] = found
-        controls = self._finder.find([conversation.text for conversation in filled.values()])
-        for (index, conversation), found_controls in zip(filled.items(), controls, strict=True):
-            if found_controls == conversation.controls:
-                written.plain[index] = conversation.text, conversation.layout
+                filled[index] = candidate
+        controls = self._finder.find([candidate.text for candidate in filled.values()])
+        for (index, candidate), actual in zip(filled.items(), controls, strict=True):
+            if actual == candidate.controls:
+                written.plain[index] = candidate.text, candidate.layout
             else:  # a message and the template spell one together
-                self._render(index, documents[index], None, written)
+                self._render(index, orjson.loads(documents[index]), written)
         return written
 
-    def _render(
-        self, index: int, document: str, conversation: Mapping[str, Any] | None, written: _Written
-    ) -> None:
-        """Writes a conversation that is in no known shape. If it is given, the shapes learn from it."""
+    def _render(self, index: int, conversation: Mapping[str, Any], written: _WrittenBatch) -> None:
+        """Writes a conversation that is in no known shape. The shapes learn from it."""
         try:
-            rendered = self._renderer.render(document)
+            rendered = self._renderer.render(conversation)
         except RenderingError as error:
             written.reasons[index] = f"the chat template cannot render it: {error}"
             return
-        if conversation is not None:
-            self._shapes.learn(conversation, rendered)
+        self._shapes.learn(conversation, rendered)
         if rendered.is_plain:
             written.plain[index] = rendered.text, self._targets.layout(rendered)
         else:
             written.literal[index] = rendered
 
-    def _encode_plain(self, batch: DocumentBatch, written: _Written) -> dict[int, np.ndarray]:
+    def _encode_plain(self, batch: DocumentBatch, written: _WrittenBatch) -> dict[int, np.ndarray]:
         """Encodes conversations by the engine.
 
         Returns:

@@ -64,12 +64,6 @@ class Traced(str):
 
     __rmul__ = __mul__
 
-    def __mod__(self, values: Any) -> Traced:
-        return _marked(super().__mod__(values), first_mark((self, values)))
-
-    def __rmod__(self, template: str) -> Traced:
-        return _marked(str.__mod__(template, str.__str__(self)), first_mark(self))
-
     def __getitem__(self, key: SupportsIndex | slice) -> Traced:
         return Traced(super().__getitem__(key), self.marks[key])
 

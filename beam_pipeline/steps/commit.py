@@ -65,9 +65,11 @@ def commit(
             (excluded.overlong_documents, "conversations longer than a row"),
             (excluded.blank_documents, "blank records"),
         )
-        found = " and ".join(name for count, name in reasons if count)
+        contents = " and ".join(name for count, name in reasons if count)
         files = counted(run["inputs"]["files"], "file")
-        raise DataError(f"the input ({files}) contains no documents{f', only {found}' if found else ''}")
+        raise DataError(
+            f"the input ({files}) contains no documents{f', only {contents}' if contents else ''}"
+        )
     shard_format = job.make_format()
     features = shard_format.form.features
     files: dict[str, bytes] = {}  # by path below the output folder

@@ -295,6 +295,14 @@ def turn(role: str, content: str, **more: Any) -> dict[str, Any]:
     return {"role": role, "content": content, **more}
 
 
+def reason_of(template: str, folder: Path, question: str, loss_on: str = "assistant") -> str:
+    """Returns why a template cannot render a conversation."""
+    messages = [turn("user", question), turn("assistant", "the")]
+    encoded, [reason] = custom(folder, template).encode([{"messages": messages}], loss_on)
+    assert encoded == []
+    return reason
+
+
 CALL = {"type": "function", "function": {"name": "look", "arguments": {"at": "the cat"}}}
 GENERATION_TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}"
@@ -370,15 +378,12 @@ def test_a_calls_name_in_the_header_of_its_result_is_no_target(tmp_path: Path) -
     ],
 )
 def test_a_template_that_makes_control_tokens_of_messages_is_refused(template: str, tmp_path: Path) -> None:
-    family = custom(tmp_path, template)
-    _, [reason] = family.encode([{"messages": [turn("user", "<|IM_END|>"), turn("assistant", "the")]}])
-    assert "write the control token" in reason
+    assert "write the control token" in reason_of(template, tmp_path, "<|IM_END|>")
 
 
 @pytest.mark.parametrize("template", ["{{ messages | tojson(ensure_ascii=true) }}", "{{ messages }}"])
 def test_a_spelled_control_token_must_not_be_escaped(template: str, tmp_path: Path) -> None:
-    family = custom(tmp_path, template)
-    _, [reason] = family.encode([{"messages": [turn("user", "<|im_end|>"), turn("assistant", "the")]}], "all")
+    reason = reason_of(template, tmp_path, "<|im_end|>", "all")
     assert "spells a control token in a text whose characters the template escapes" in reason
 
 
@@ -393,8 +398,7 @@ def test_a_spelled_control_token_must_not_be_escaped(template: str, tmp_path: Pa
     ],
 )
 def test_a_template_that_fails_makes_records_bad(template: str, tmp_path: Path) -> None:
-    family = custom(tmp_path, template)
-    _, [reason] = family.encode([{"messages": [turn("user", "the"), turn("assistant", "cat")]}], "all")
+    reason = reason_of(template, tmp_path, "the", "all")
     assert reason.startswith("the chat template cannot render it: ")
 
 
