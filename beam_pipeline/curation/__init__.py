@@ -1,0 +1,1 @@
+"""Curation: decides which documents become part of a dataset, and records why the others do not."""
