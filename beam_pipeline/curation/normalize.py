@@ -76,13 +76,15 @@ def normalize_words(text: str) -> Words:
     edges = np.flatnonzero(is_word[1:] != is_word[:-1]).reshape(-1, 2)
     for start, end in edges.tolist():
         word = text[start:end]
-        if word.isascii():
-            parts = [word.lower()]
-        else:
-            parts = _blank(unicodedata.normalize("NFKC", word)).casefold().split()
+        parts = [word.lower()] if word.isascii() else _divide(word)
         words += parts
         spans += [(start, end)] * len(parts)
     return Words(words, np.array(spans, np.int64).reshape(-1, 2))
+
+
+def _divide(word: str) -> list[str]:
+    """Returns the normalized words that NFKC makes of a word of the text."""
+    return _blank(unicodedata.normalize("NFKC", word)).casefold().split()
 
 
 def _blank(text: str) -> str:
