@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from beam_pipeline.dataset import bad_records, lock
+from beam_pipeline.dataset import bad_records, lock, removed_documents
 from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.run_folder import is_run_folder, run_folder_name
@@ -78,6 +78,7 @@ def _is_own(name: str) -> bool:
     folder, _, path_in_folder = name.partition("/")
     if folder == STAGING:
         return name in _OWN_FILES or is_run_folder(path_in_folder.partition("/")[0])
-    return name in _OWN_FILES or (
-        folder == bad_records.FOLDER and bad_records.FILE_NAME.fullmatch(path_in_folder) is not None
+    return name in _OWN_FILES or any(
+        folder == kind.FOLDER and kind.FILE_NAME.fullmatch(path_in_folder) is not None
+        for kind in (bad_records, removed_documents)
     )

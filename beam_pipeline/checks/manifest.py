@@ -67,6 +67,9 @@ def _engine_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
         most = 4 * (expected + excluded["bad_records"])
     if not expected <= documents <= most:
         yield f"engines: encoded {documents} documents, but {expected} of the records became documents"
+    removed = manifest.get("removed", {})
+    if sum(removed.values()) != excluded.get("removed_documents", 0):
+        yield f"removed: {removed} does not add up to excluded.removed_documents"
     overlong = config.get("overlong") or ""
     if "overlong_documents" in excluded and overlong != "drop":
         yield f"excluded.overlong_documents: {excluded['overlong_documents']}, although --overlong was not drop"

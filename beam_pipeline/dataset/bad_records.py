@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
+from beam_pipeline.curation.removals import EXACT
 from beam_pipeline.sources.units import BadRecord, WorkUnit
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError
@@ -22,6 +24,7 @@ class Excluded:
 
     NAMES: ClassVar[tuple[str, ...]] = (
         *("records", "blank_documents", "bad_records", "duplicate_documents", "overlong_documents"),
+        "removed_documents",
     )
 
     records: int = 0
@@ -29,15 +32,36 @@ class Excluded:
     bad_records: int = 0
     duplicate_documents: int = 0
     overlong_documents: int = 0
+    removed: dict[str, int] = field(default_factory=dict)
+    """The documents that rules remove, by the combination of rules, except for those that `exact` alone removes, which
+    are `duplicate_documents`."""
+
+    @property
+    def removed_documents(self) -> int:
+        return sum(self.removed.values())
+
+    def add_removals(self, counts: Mapping[str, int]) -> None:
+        """Adds documents that were removed, as `Removals.counts` counts them."""
+        for rules, count in counts.items():
+            if rules == EXACT:
+                self.duplicate_documents += count
+            else:
+                self.removed[rules] = self.removed.get(rules, 0) + count
 
     def __add__(self, other: Excluded) -> Excluded:
-        return Excluded(*(getattr(self, name) + getattr(other, name) for name in self.NAMES))
+        names = [name for name in self.NAMES if name != "removed_documents"]
+        removed = Counter(self.removed) + Counter(other.removed)
+        return Excluded(
+            **{name: getattr(self, name) + getattr(other, name) for name in names},
+            removed=dict(sorted(removed.items())),
+        )
 
     def to_json(self) -> dict[str, int]:
-        """Returns the entry in the manifest. Only conversations are ever too long."""
-        counts = asdict(self)
-        if not self.overlong_documents:
-            del counts["overlong_documents"]
+        """Returns the entry in the manifest. Only conversations are ever too long, and only rules remove documents."""
+        counts = {name: getattr(self, name) for name in self.NAMES}
+        for name in ("overlong_documents", "removed_documents"):
+            if not counts[name]:
+                del counts[name]
         return counts
 
     def check(self, max_bad_ratio: float) -> None:

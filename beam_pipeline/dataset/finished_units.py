@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
 
 import google_crc32c
-import numpy as np
 
 from beam_pipeline.dataset import text_checksums
 from beam_pipeline.dataset.bad_records import Excluded
@@ -31,8 +30,6 @@ from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.rows.packing import Tail
 from beam_pipeline.sources.units import WorkUnit
 from beam_pipeline.support import filesystem
-
-NO_DUPLICATES = np.empty(0, np.int64)
 
 _FOLDER = "units"
 _SUFFIX = ".rows"
@@ -70,17 +67,19 @@ class FinishedUnit:
     """The engine that encoded it, and the documents that HF encoded instead."""
     bad_records: str | None
     """The path of the file with its bad records. None if there are none."""
+    removed: str | None = None
+    """The path of the file that lists its removed documents. None if there are none."""
 
     def rows(self, split: int) -> int:
         """Returns the unit's number of rows in a split."""
         return sum(block.rows for block in self.blocks if block.split == split)
 
 
-def identity_of(fingerprint: str, unit: WorkUnit, duplicates: np.ndarray = NO_DUPLICATES) -> dict[str, Any]:
+def identity_of(fingerprint: str, unit: WorkUnit, removals: bytes = b"") -> dict[str, Any]:
     """Returns the entries that identify a unit's result: the run, the unit, and its other inputs.
 
-    The other inputs are the versions of the unit's files, and its duplicate documents, which depend on other units,
-    whose files may have been edited.
+    The other inputs are the versions of the unit's files, and the removals (`Removals.to_bytes`) that depend on other
+    units, whose files may have been edited.
 
     Raises:
         OSError: If one of the files cannot be read.
@@ -90,7 +89,7 @@ def identity_of(fingerprint: str, unit: WorkUnit, duplicates: np.ndarray = NO_DU
         "fingerprint": fingerprint,
         "unit": unit.index,
         "versions": filesystem.versions(paths),
-        "duplicates": google_crc32c.value(duplicates.tobytes()),
+        "duplicates": google_crc32c.value(removals),
     }
 
 
@@ -139,6 +138,7 @@ class UnitWriter:
         excluded: Excluded,
         use: EngineUse,
         bad_records: str | None,
+        removed: str | None,
         run: str,
         texts: Mapping[str, int],
     ) -> FinishedUnit:
@@ -159,11 +159,14 @@ class UnitWriter:
             "excluded": asdict(excluded),
             "use": use.to_json(),
             "bad_records": bad_records,
+            "removed": removed,
             "run": run,
             text_checksums.KEY: texts,
         }
         self._sections.end(index)
-        return FinishedUnit(tuple(self._blocks), tuple(tails), tuple(statistics), excluded, use, bad_records)
+        return FinishedUnit(
+            tuple(self._blocks), tuple(tails), tuple(statistics), excluded, use, bad_records, removed
+        )
 
 
 @contextlib.contextmanager
@@ -180,7 +183,7 @@ def create_unit(path: str, *, identity: Mapping[str, Any], splits: int) -> Itera
 def find_unit(path: str, *, identity: Mapping[str, Any]) -> FinishedUnit | None:
     """Returns the unit with this `identity_of`, or None if no attempt has finished it or its file is damaged."""
     unit = read_if_intact(path, identity, lambda file, index: _read_unit(file, index, path))
-    if unit is not None and unit.bad_records is not None and not filesystem.exists(unit.bad_records):
+    if unit is None or not all(map(filesystem.exists, filter(None, (unit.bad_records, unit.removed)))):
         return None
     return unit
 
@@ -202,6 +205,7 @@ def _read_unit(file: BinaryIO, index: Mapping[str, Any], path: str) -> FinishedU
         Excluded(**index["excluded"]),
         EngineUse.from_json(index["use"]),
         index["bad_records"],
+        index.get("removed"),  # runs of earlier versions removed only duplicates, and did not list them
     )
 
 

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import google_crc32c
 
-from beam_pipeline.dataset import bad_records, lock, manifest
+from beam_pipeline.dataset import bad_records, lock, manifest, removed_documents
 from beam_pipeline.dataset.own_pages import is_own_page, is_unfinished_page
 from beam_pipeline.dataset.shards import files_of_shard
 from beam_pipeline.dataset.staging import FINISHED, STAGING, WRITTEN
@@ -94,7 +95,10 @@ def inspect_output(output: str) -> FolderContent:
             (path for path in sizes if path.startswith(f"{STAGING}/{name}/")), RecordedFile()
         )
         recorded |= _run_files(output, f"{STAGING}/{name}", sizes)
-    recorded |= _bad_record_files(output, sizes, unfinished=bool(finished or staged))
+    unfinished = bool(finished or staged)
+    recorded |= _excluded_files(output, sizes, bad_records, _lists_bad_records, unfinished=unfinished)
+    is_removed_file = removed_documents.is_removed_file
+    recorded |= _excluded_files(output, sizes, removed_documents, is_removed_file, unfinished=unfinished)
     listed = {path: recorded[path] for path in sizes if path in recorded}
     changed = _changed_files(output, listed, sizes)
     return FolderContent(
@@ -213,27 +217,41 @@ def _read_lists(
     return listed
 
 
-def _bad_record_files(output: str, sizes: Mapping[str, int], *, unfinished: bool) -> dict[str, RecordedFile]:
-    """Returns the files of bad records, by their names and the form of their lines.
+def _lists_bad_records(path: str) -> bool:
+    """Determines by the form of its lines whether a file lists bad records."""
+    try:
+        lines = filesystem.read_bytes(path).splitlines()
+        return bool(lines) and all(parse_own_json(line).keys() == _BAD_RECORD_KEYS for line in lines)
+    except (ValueError, AttributeError):
+        return False
+
+
+def _excluded_files(
+    output: str,
+    sizes: Mapping[str, int],
+    kind: ModuleType,
+    has_form: Callable[[str], bool],
+    *,
+    unfinished: bool,
+) -> dict[str, RecordedFile]:
+    """Returns the files of bad records or removed documents, by their names and their form.
 
     A failed run leaves these files without a list. Temporary files count only if the folder has other files of a run
     (`unfinished`).
+
+    Args:
+        kind: The module with the `FOLDER` and `FILE_NAME` of the files.
+        has_form: Whether the file at a path has their form.
     """
-    folder = bad_records.FOLDER + "/"
+    folder = kind.FOLDER + "/"
     paths = [
-        path
-        for path in sizes
-        if path.startswith(folder) and bad_records.FILE_NAME.fullmatch(path[len(folder) :])
+        path for path in sizes if path.startswith(folder) and kind.FILE_NAME.fullmatch(path[len(folder) :])
     ]
 
     def is_own(path: str) -> bool:
         if path.endswith(".tmp"):  # the run was killed while writing it
             return unfinished
-        try:
-            lines = filesystem.read_bytes(filesystem.join(output, path)).splitlines()
-            return bool(lines) and all(parse_own_json(line).keys() == _BAD_RECORD_KEYS for line in lines)
-        except (ValueError, AttributeError):
-            return False
+        return has_form(filesystem.join(output, path))
 
     with ThreadPoolExecutor(_READS_AT_ONCE) as pool:
         return {

@@ -27,7 +27,7 @@ from tokenmill_reader.format.names import (
 # The files and folders of a dataset and of its splits. No split can have their names, so that paths are unambiguous.
 _RESERVED = (
     *(TOKENIZER, MANIFEST, INPUTS, UNITS, STATISTICS, INDEX, OFFSETS, TRANSFORM_FN, SCHEMA.partition("/")[0]),
-    *("bad_records", REPORT, f"{REPORT}.tmp"),
+    *("bad_records", "removed", REPORT, f"{REPORT}.tmp"),
 )
 _WINDOWS_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?")
 

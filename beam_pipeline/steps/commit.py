@@ -64,6 +64,7 @@ def commit(
             (excluded.bad_records, "bad records (bad_records/ has the reasons)"),
             (excluded.overlong_documents, "conversations longer than a row"),
             (excluded.blank_documents, "blank records"),
+            (excluded.removed_documents, "documents that rules remove (removed/ lists them)"),
         )
         contents = " and ".join(name for count, name in reasons if count)
         files = counted(run["inputs"]["files"], "file")
@@ -90,6 +91,7 @@ def commit(
             "features": list(features),
             "files": [describe_file(name, data) for name, data in sorted(split_files.items())],
             "excluded": excluded.to_json(),
+            **({"removed": excluded.removed} if excluded.removed else {}),
             "engines": [use.to_json() for use in uses],
         }
         manifests[f"{layout.split}/{MANIFEST}"] = with_checksum(content)

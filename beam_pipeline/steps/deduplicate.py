@@ -12,22 +12,23 @@ took 0.9 s: one hour of one core for all buckets. Buckets of more than 4 million
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 import apache_beam as beam
 import numpy as np
 from apache_beam.metrics import Metrics
 from apache_beam.pvalue import TaggedOutput
 
-from beam_pipeline.dataset.finished_units import NO_DUPLICATES, hashes_path, identity_of
+from beam_pipeline.curation.removals import EXACT, Removals
+from beam_pipeline.dataset.finished_units import hashes_path, identity_of
 from beam_pipeline.dataset.sections import Section, create_sections, read_if_intact, read_section
 from beam_pipeline.dataset.text_checksums import KEY, TextChecksums
-from beam_pipeline.sources.reading import read_unit
 from beam_pipeline.sources.units import WorkUnit
+from beam_pipeline.steps.curate import Curation, curated_batches
 from beam_pipeline.steps.job import Job
 from beam_pipeline.support.hashing import text_hashes
 
-HASHES, DUPLICATES = "hashes", "duplicates"
+HASHES, DUPLICATES, REMOVALS = "hashes", "duplicates", "removals"
 
 # Each unit sends an element to each bucket. With one bucket per 64 MiB of input, a bucket has some hundred thousand
 # hashes. There are at most 4096 buckets; for larger inputs, the buckets grow.
@@ -37,6 +38,9 @@ _ENTRIES_PER_PASS = 1 << 22
 
 # A document's hash, as its two halves, and the document's number in its unit.
 _ENTRY = np.dtype([("high", "<u8"), ("low", "<u8"), ("document", "<u4")])
+
+# A document that repeats another: its number, and the unit and number of the document that is kept.
+_DUPLICATE = np.dtype([("document", "<u4"), ("kept_unit", "<i8"), ("kept_document", "<u4")])
 
 UnitEntries = tuple[int, bytes]
 """The entries that a unit sends to a bucket: (the unit's number, `_ENTRY` entries as bytes)."""
@@ -48,29 +52,44 @@ def num_buckets(input_bytes: int) -> int:
 
 
 def first_occurrences(hashes: np.ndarray) -> np.ndarray:
-    """Determines whether a document is the first with its hash.
+    """Returns the index of the first document with the same hash as each, which is its own if it is the first.
 
     >>> first_occurrences(np.array([[1, 2], [3, 4], [1, 2], [1, 5]], np.uint64))
-    array([ True,  True, False,  True])
+    array([0, 1, 0, 3])
 
     Args:
         hashes: uint64 [documents, 2].
 
     Returns:
-        bool [documents].
+        int64 [documents].
     """
     order = np.lexsort((hashes[:, 1], hashes[:, 0]))  # a stable sort: equal hashes keep their order
     ordered = hashes[order]
-    is_first = np.ones(len(hashes), bool)
-    is_first[order[1:]] = (ordered[1:] != ordered[:-1]).any(axis=1)
-    return is_first
+    differs = (ordered[1:] != ordered[:-1]).any(axis=1)
+    firsts = np.empty(len(hashes), np.int64)
+    firsts[order] = order[_starts(differs, len(hashes))]
+    return firsts
 
 
-def bucket_entries(hashes: np.ndarray, selected: np.ndarray, buckets: int) -> Iterator[tuple[int, bytes]]:
-    """Yields (bucket, `_ENTRY` entries as bytes) of the documents for which `selected`, bool [documents], is true."""
-    entries = np.empty(int(selected.sum()), _ENTRY)
-    entries["high"], entries["low"] = hashes[selected].T
-    entries["document"] = np.flatnonzero(selected)
+def _starts(differs: np.ndarray, count: int) -> np.ndarray:
+    """Returns the index at which the run of equal items of each of `count` items begins, int64.
+
+    >>> _starts(np.array([False, True, False]), 4)
+    array([0, 0, 2, 2])
+
+    Args:
+        differs: bool [count - 1], whether each item but the first differs from the one before.
+    """
+    starts = np.arange(count)
+    starts[1:][~differs] = 0
+    return np.maximum.accumulate(starts)
+
+
+def bucket_entries(hashes: np.ndarray, documents: np.ndarray, buckets: int) -> Iterator[tuple[int, bytes]]:
+    """Yields (bucket, `_ENTRY` entries as bytes) of documents with these hashes and numbers."""
+    entries = np.empty(len(documents), _ENTRY)
+    entries["high"], entries["low"] = hashes.T
+    entries["document"] = documents
     bucket = entries["high"] % np.uint64(buckets)
     for indices in _indices_by_key(bucket):
         yield int(bucket[indices[0]]), entries[indices].tobytes()
@@ -89,7 +108,7 @@ def _indices_by_key(keys: np.ndarray) -> list[np.ndarray]:
 def find_duplicates(
     unit_entries: Iterable[UnitEntries], entries_per_pass: int = _ENTRIES_PER_PASS
 ) -> Iterator[tuple[int, bytes]]:
-    """Yields (unit, numbers of its documents that an earlier unit also has; int64 as bytes).
+    """Yields (unit, its documents that an earlier unit also has; `_DUPLICATE` entries as bytes).
 
     Args:
         unit_entries: The entries that the units sent to one bucket, in any order. No unit has a hash twice. The
@@ -109,14 +128,27 @@ def find_duplicates(
         unit, entry = np.concatenate(units), np.concatenate(entries)
         order = np.lexsort((unit, entry["low"], entry["high"]))
         unit, entry = unit[order], entry[order]
-        repeated = (entry["high"][1:] == entry["high"][:-1]) & (entry["low"][1:] == entry["low"][:-1])
-        unit, document = unit[1:][repeated], entry["document"][1:][repeated].astype(np.int64)
+        differs = (entry["high"][1:] != entry["high"][:-1]) | (entry["low"][1:] != entry["low"][:-1])
+        repeated = np.flatnonzero(~differs) + 1
+        kept = _starts(differs, len(unit))[repeated]
+        duplicates = _duplicates(entry["document"][repeated], unit[kept], entry["document"][kept])
+        unit = unit[repeated]
         for part in _indices_by_key(unit):
-            yield int(unit[part[0]]), document[part].tobytes()
+            yield int(unit[part[0]]), duplicates[part].tobytes()
+
+
+def _duplicates(
+    documents: np.ndarray, kept_units: np.ndarray | int, kept_documents: np.ndarray
+) -> np.ndarray:
+    """Returns `_DUPLICATE` entries with these fields."""
+    duplicates = np.empty(len(documents), _DUPLICATE)
+    duplicates["document"], duplicates["kept_unit"] = documents, kept_units
+    duplicates["kept_document"] = kept_documents
+    return duplicates
 
 
 class HashDocuments(beam.DoFn):
-    """A unit → its distinct hashes by bucket, and the numbers of its documents that repeat earlier ones of the unit.
+    """A unit → its distinct hashes by bucket, and its documents that repeat earlier ones of the unit.
 
     The hashes are also stored in a file. Another attempt that finds this file intact does not read the text again.
     """
@@ -127,66 +159,93 @@ class HashDocuments(beam.DoFn):
 
     def setup(self) -> None:
         self._duplicates = Metrics.counter("prepare", "duplicates_found")
+        self._curation = Curation(self._job.config)
 
     def process(self, unit: WorkUnit) -> Iterator[TaggedOutput]:
-        hashes = self._hashes(unit)
-        is_first = first_occurrences(hashes)
-        repeats = np.flatnonzero(~is_first).astype(np.int64)
+        hashes, numbers = self._hashes(unit)
+        firsts = first_occurrences(hashes)
+        is_first = firsts == np.arange(len(firsts))
+        repeats = np.flatnonzero(~is_first)
         if len(repeats):
             self._duplicates.inc(len(repeats))
-            yield TaggedOutput(DUPLICATES, (unit.index, repeats.tobytes()))
-        for bucket, entries in bucket_entries(hashes, is_first, self._buckets):
+            duplicates = _duplicates(numbers[repeats], unit.index, numbers[firsts[repeats]])
+            yield TaggedOutput(DUPLICATES, (unit.index, duplicates.tobytes()))
+        for bucket, entries in bucket_entries(hashes[is_first], numbers[is_first], self._buckets):
             # The repeats that --mix requests are not duplicates of each other.
             yield TaggedOutput(HASHES, ((unit.repeat, bucket), (unit.index, entries)))
 
-    def _hashes(self, unit: WorkUnit) -> np.ndarray:
-        """Returns uint64 [documents, 2], the hashes of the unit's documents in their order."""
+    def _hashes(self, unit: WorkUnit) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the hashes and the numbers of the unit's documents: uint64 [documents, 2], int64 [documents].
+
+        Documents that are removed by their text alone are not among them.
+        """
         path = hashes_path(self._job.staging, unit.index)
         identity = identity_of(self._job.fingerprint, unit)
         stored = _kept_hashes(path, identity)
         if stored is not None:
             return stored
         checksums = TextChecksums()
-        batches = [
-            text_hashes(batch.texts) for batch in checksums.add_each(read_unit(unit, self._job.config.input))
+        parts = [
+            (text_hashes(curated.batch.texts), curated.numbers)
+            for curated in curated_batches(unit, self._curation, checksums)
         ]
         run_identity = {"fingerprint": self._job.fingerprint, "run": self._job.run}
         checksums.check(unit, path, **run_identity)
-        hashes = np.concatenate([np.empty((0, 2), np.uint64), *batches])
+        hashes = np.concatenate([np.empty((0, 2), np.uint64), *(part for part, _ in parts)])
+        numbers = np.concatenate([np.empty(0, np.int64), *(part for _, part in parts)])
         with create_sections(path) as sections:
-            sections.end(
-                {**identity, **run_identity, KEY: checksums.by_name, "hashes": sections.add(hashes.tobytes())}
-            )
+            places = {"hashes": sections.add(hashes.tobytes()), "numbers": sections.add(numbers.tobytes())}
+            sections.end({**identity, **run_identity, KEY: checksums.by_name, **places})
             self._job.check_lock()  # the file appears at the end of this block
-        return hashes
+        return hashes, numbers
 
 
-def _kept_hashes(path: str, identity: dict) -> np.ndarray | None:
-    """Returns the hashes that an earlier attempt stored, or None if there is no intact file of them."""
-    data = read_if_intact(
-        path, identity, lambda file, index: read_section(file, Section(*index["hashes"]), path)
-    )
-    return None if data is None else np.frombuffer(data, np.uint64).reshape(-1, 2)
+def _kept_hashes(path: str, identity: dict) -> tuple[np.ndarray, np.ndarray] | None:
+    """Returns what an earlier attempt stored, as `HashDocuments._hashes`, or None if there is no intact file of it."""
+
+    def read(file: BinaryIO, index: dict[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
+        if "numbers" not in index:  # an earlier version wrote it
+            return None
+        hashes, numbers = (read_section(file, Section(*index[name]), path) for name in ("hashes", "numbers"))
+        return np.frombuffer(hashes, np.uint64).reshape(-1, 2), np.frombuffer(numbers, np.int64)
+
+    return read_if_intact(path, identity, read)
 
 
 class FindDuplicates(beam.DoFn):
-    """A bucket's hashes → (unit, the numbers of its documents that earlier units also have)."""
+    """A bucket's hashes → (unit, its documents that earlier units also have)."""
 
     def setup(self) -> None:
         self._duplicates = Metrics.counter("prepare", "duplicates_found")
 
     def process(self, element: tuple[tuple[int, int], Iterable[UnitEntries]]) -> Iterator[tuple[int, bytes]]:
-        for unit, documents in find_duplicates(element[1]):
-            self._duplicates.inc(len(documents) // 8)
-            yield unit, documents
+        for unit, duplicates in find_duplicates(element[1]):
+            self._duplicates.inc(len(duplicates) // _DUPLICATE.itemsize)
+            yield unit, duplicates
 
 
-def join_duplicates(element: tuple[int, dict[str, Iterable[Any]]]) -> tuple[WorkUnit, np.ndarray]:
-    """Joins a unit with the duplicates that were found in it.
+def removals_of(duplicates: Iterable[bytes]) -> Removals:
+    """Returns the removals of a unit's duplicates, given as `_DUPLICATE` entries, in any order."""
+    entries = np.concatenate(
+        [np.empty(0, _DUPLICATE), *(np.frombuffer(part, _DUPLICATE) for part in duplicates)]
+    )
+    kept = zip(entries["kept_unit"].tolist(), entries["kept_document"].tolist(), strict=True)
+    return Removals.of_rule(
+        EXACT,
+        entries["document"].astype(np.int64),
+        np.ones(len(entries)),
+        [{"kept": place} for place in kept],
+    )
+
+
+def join_removals(element: tuple[int, dict[str, Iterable[Any]]]) -> tuple[WorkUnit, bytes]:
+    """Joins a unit with its duplicates, and with the removals of other steps that compare documents of all units.
 
     Returns:
-        The unit, and the numbers of its duplicate documents: int64, ascending.
+        The unit, and its removals as bytes.
     """
-    (unit,) = element[1]["unit"]
-    duplicates = [np.frombuffer(documents, np.int64) for documents in element[1]["duplicates"]]
-    return unit, np.sort(np.concatenate([NO_DUPLICATES, *duplicates]))
+    joined = element[1]
+    (unit,) = joined["unit"]
+    duplicates = removals_of(joined.get(DUPLICATES, ()))
+    others = map(Removals.from_bytes, joined.get(REMOVALS, ()))
+    return unit, Removals.concat([duplicates, *others]).to_bytes()

@@ -22,7 +22,7 @@ import apache_beam as beam
 from apache_beam.pvalue import AsIter, AsSingleton, DoOutputsTuple, PCollection
 
 from beam_pipeline.dataset.bad_records import Excluded
-from beam_pipeline.dataset.finished_units import NO_DUPLICATES, BlockPlace
+from beam_pipeline.dataset.finished_units import BlockPlace
 from beam_pipeline.dataset.shards import ShardInfo
 from beam_pipeline.engines.fallbacks import EngineUse
 from beam_pipeline.rows.routing import RowTable
@@ -32,7 +32,7 @@ from beam_pipeline.steps.deduplicate import (
     HASHES,
     FindDuplicates,
     HashDocuments,
-    join_duplicates,
+    join_removals,
     num_buckets,
 )
 from beam_pipeline.steps.job import Job
@@ -179,12 +179,12 @@ def _tokenize(units: PCollection[WorkUnit], job: Job) -> DoOutputsTuple:
         duplicates = (hashed[DUPLICATES], later_duplicates) | "AllDuplicates" >> beam.Flatten()
         numbered = units | "NumberUnits" >> beam.Map(lambda unit: (unit.index, unit))
         joined = (
-            {"unit": numbered, "duplicates": duplicates}
+            {"unit": numbered, DUPLICATES: duplicates}
             | "JoinDuplicates" >> beam.CoGroupByKey()
-            | "UnitWithDuplicates" >> beam.Map(join_duplicates)
+            | "UnitWithDuplicates" >> beam.Map(join_removals)
         )
     else:
-        joined = units | "Unit" >> beam.Map(lambda unit: (unit, NO_DUPLICATES))
+        joined = units | "Unit" >> beam.Map(lambda unit: (unit, b""))
     outputs = (BLOCKS, TAILS, COUNTS, STATISTICS, EXCLUDED, USES)
     return joined | "Tokenize" >> beam.ParDo(TokenizeUnit(job)).with_outputs(*outputs)
 

@@ -11,6 +11,7 @@ from apache_beam.metrics import Metrics
 from apache_beam.pvalue import TaggedOutput
 
 from beam_pipeline.conversations.tokenizer import AnyTokenizer, make_tokenizer
+from beam_pipeline.curation.removals import Removals
 from beam_pipeline.dataset.bad_records import Excluded, write_bad_records
 from beam_pipeline.dataset.finished_units import (
     FinishedUnit,
@@ -20,13 +21,15 @@ from beam_pipeline.dataset.finished_units import (
     identity_of,
     unit_path,
 )
+from beam_pipeline.dataset.removed_documents import removed_path, write_removed
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.dataset.text_checksums import TextChecksums
 from beam_pipeline.rows.packing import Packer
 from beam_pipeline.rows.split_chooser import SplitChooser
-from beam_pipeline.sources.reading import describe, describe_place, read_unit
+from beam_pipeline.sources.reading import describe, describe_place
 from beam_pipeline.sources.units import BadRecord, DocumentBatch, WorkUnit
 from beam_pipeline.steps.ahead import ahead
+from beam_pipeline.steps.curate import Curation, RemovedDocuments, curated_batches
 from beam_pipeline.steps.job import Job
 from beam_pipeline.steps.tables import UnitCounts
 from beam_pipeline.steps.unit_rows import UnitRows
@@ -50,6 +53,7 @@ class TokenizeUnit(beam.DoFn):
     def setup(self) -> None:
         job = self._job
         self._tokenizer: AnyTokenizer | None = None
+        self._curation = Curation(job.config)
         self._choose_split = SplitChooser(job.config.splits, job.config.seed, job.config.split_by)
         self._reporter = Reporter(job.progress)
         names = ("documents", "bytes", "tokens", "rows", *Excluded.NAMES)
@@ -75,19 +79,19 @@ class TokenizeUnit(beam.DoFn):
             seed=job.config.seed,
         )
 
-    def process(self, element: tuple[WorkUnit, np.ndarray]) -> Iterator[TaggedOutput]:
+    def process(self, element: tuple[WorkUnit, bytes]) -> Iterator[TaggedOutput]:
         """Processes one unit.
 
         Args:
-            element: The unit, and the numbers of its duplicate documents (int64, ascending).
+            element: The unit, and its removals that depend on other units (`Removals.to_bytes`).
         """
-        unit, duplicates = element
+        unit, data = element
         path = unit_path(self._job.staging, unit.index)
-        identity = identity_of(self._job.fingerprint, unit, duplicates)
+        identity = identity_of(self._job.fingerprint, unit, data)
         finished = find_unit(path, identity=identity)
         progress = UnitProgress(self._reporter, "tokenize", unit.bytes)
         if finished is None:
-            finished = self._tokenize(unit, path, identity, duplicates, progress)
+            finished = self._tokenize(unit, path, identity, Removals.from_bytes(data), progress)
         else:
             self._units_kept.inc()
         yield from self._outputs(unit, finished)
@@ -98,7 +102,7 @@ class TokenizeUnit(beam.DoFn):
         unit: WorkUnit,
         path: str,
         identity: Mapping[str, Any],
-        duplicates: np.ndarray,
+        removals: Removals,
         progress: UnitProgress,
     ) -> FinishedUnit:
         """Tokenizes and packs the unit, and writes its rows to the file `path`."""
@@ -128,10 +132,11 @@ class TokenizeUnit(beam.DoFn):
         )
         earlier_use = self._tokenizer.use
         checksums = TextChecksums()
+        removed = RemovedDocuments()
         with create_unit(path, identity=identity, splits=len(config.splits)) as writer:
             try:
                 # Reading, tokenizing and writing overlap.
-                batches = self._documents(unit, duplicates, excluded, checksums, progress)
+                batches = self._documents(unit, removals, removed, excluded, checksums, progress)
                 with (
                     ahead(batches, threads=job.threads) as documents,
                     ahead(rows.blocks(documents), threads=job.threads) as blocks,
@@ -146,6 +151,7 @@ class TokenizeUnit(beam.DoFn):
             checksums.check(unit, hashes_path(job.staging, unit.index), fingerprint=job.fingerprint)
             excluded.bad_records = len(bad_records)
             excluded.overlong_documents = rows.overlong
+            excluded.add_removals(removed.removals.counts())
             job.check_lock()  # the file appears at the end of this block
             finished = writer.end(
                 tails=rows.tails,
@@ -153,10 +159,23 @@ class TokenizeUnit(beam.DoFn):
                 excluded=excluded,
                 use=self._tokenizer.use - earlier_use,
                 bad_records=write_bad_records(job.output, unit, bad_records) if bad_records else None,
+                removed=self._list_removed(unit, removed),
                 run=job.run,
                 texts=checksums.by_name,
             )
         return finished
+
+    def _list_removed(self, unit: WorkUnit, removed: RemovedDocuments) -> str | None:
+        """Writes the list of the unit's removed documents. Returns its path, or None if there are none."""
+        path = removed_path(self._job.output, unit.index)
+        if removed.paths:
+            write_removed(path, removed.removals, removed.paths, removed.places)
+            return path
+        if (
+            self._job.config.resume
+        ):  # the files may have changed since an earlier run listed documents of this unit
+            filesystem.delete([path])
+        return None
 
     def _outputs(self, unit: WorkUnit, finished: FinishedUnit) -> Iterator[TaggedOutput]:
         for place in finished.blocks:
@@ -180,24 +199,25 @@ class TokenizeUnit(beam.DoFn):
     def _documents(
         self,
         unit: WorkUnit,
-        duplicates: np.ndarray,
+        removals: Removals,
+        removed: RemovedDocuments,
         excluded: Excluded,
         checksums: TextChecksums,
         progress: UnitProgress,
     ) -> Iterator[DocumentBatch]:
-        """Yields the unit's documents without the duplicates.
+        """Yields the unit's documents that no rule removes.
 
-        Adds all records but the bad ones to `excluded`, and the texts to `checksums`.
+        Adds the others to `removed`, all records but the bad and removed ones to `excluded`, and the texts as read to
+        `checksums`.
         """
-        first_document = 0
-        for batch in checksums.add_each(read_unit(unit, self._job.config.input, progress.advance)):
-            span = np.searchsorted(duplicates, [first_document, first_document + len(batch.texts)])
-            batch_duplicates = duplicates[slice(*span)] - first_document
-            excluded.records += len(batch.texts) + batch.blank + len(batch.bad_records)
-            excluded.blank_documents += batch.blank
-            excluded.duplicate_documents += len(batch_duplicates)
-            first_document += len(batch.texts)
-            yield batch.without(batch_duplicates) if len(batch_duplicates) else batch
+        for curated in curated_batches(unit, self._curation, checksums, progress.advance):
+            batch, read = curated.batch, curated.read
+            excluded.records += len(read.texts) + read.blank + len(read.bad_records)
+            excluded.blank_documents += read.blank
+            in_batch = removals.between(curated.first, curated.first + len(read.texts))
+            removed.add(unit, curated, Removals.concat([in_batch, curated.removals]))
+            dropped = np.flatnonzero(np.isin(curated.numbers, in_batch.documents)) if len(in_batch) else ()
+            yield batch.without(dropped) if len(dropped) else batch
 
 
 class MergeStatistics(beam.CombineFn):

@@ -78,6 +78,7 @@ _MANIFEST_FORM = {
     "excluded": {
         **dict.fromkeys(("records", "blank_documents", "bad_records", "duplicate_documents"), COUNT),
         "overlong_documents": Optional(COUNT),
+        "removed": Optional(dict),
     },
     "engines": [
         {

@@ -40,6 +40,7 @@ def write(path: Path, fingerprint: str = "f", unit: int = 3) -> FinishedUnit:
             excluded=Excluded(9, 3, 2, 1),
             use=EngineUse("tokie", "0.1", 6, Fallbacks(3, 40, Counter({"long": 2, "rare": 2}))),
             bad_records=None,
+            removed=None,
             run="r",
             texts={"a.txt": 5},
         )

@@ -68,7 +68,14 @@ def write(folder: Path, *names: str) -> None:
         (folder / name).write_text(f"the user's {name}")
 
 
-OF_A_USER = ("_staging/notes", "bad_records/notes.txt", "report.html", "train/notes.txt", "data/train/x.txt")
+OF_A_USER = (
+    "_staging/notes",
+    "bad_records/notes.txt",
+    "removed/unit-000000.parquet",
+    "report.html",
+    "train/notes.txt",
+    "data/train/x.txt",
+)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
+import json
 from hashlib import blake2b
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.steps.deduplicate import bucket_entries, find_duplicates, first_occurrences
+from beam_pipeline.steps.deduplicate import bucket_entries, find_duplicates, first_occurrences, removals_of
 from beam_pipeline.support.hashing import text_hashes
 
 texts = st.text("ab", max_size=2)
@@ -14,18 +15,26 @@ def duplicates(
     units: list[list[str]], buckets: int, entries_per_pass: int, shuffle=lambda items: None
 ) -> set[tuple[int, int]]:
     """Returns (unit, document) of all documents that the steps drop."""
-    places, entries_by_bucket = [], {}
+    places, entries_by_bucket, kept_places = [], {}, set()
     for unit, documents in enumerate(units):
         hashes = text_hashes(documents)
-        first = first_occurrences(hashes)
-        places += [(unit, document) for document in np.flatnonzero(~first).tolist()]
-        for bucket, entries in bucket_entries(hashes, first, buckets):
+        numbers = np.arange(len(hashes)) * 10
+        firsts = first_occurrences(hashes)
+        is_first = firsts == np.arange(len(firsts))
+        places += [(unit, document) for document in np.flatnonzero(~is_first).tolist()]
+        for bucket, entries in bucket_entries(hashes[is_first], numbers[is_first], buckets):
             entries_by_bucket.setdefault(bucket, []).append((unit, entries))
     for entry_list in entries_by_bucket.values():
         shuffle(entry_list)
         for unit, data in find_duplicates(entry_list, entries_per_pass):
-            places += [(unit, document) for document in np.frombuffer(data, np.int64).tolist()]
+            for row in removals_of([data]).table.to_pylist():
+                places.append((unit, row["document"] // 10))
+                kept_unit, kept = json.loads(row["evidence"])["kept"]
+                kept_places.add((units[kept_unit][kept // 10], kept_unit, kept // 10))
     assert len(places) == len(set(places))
+    for text, unit, document in kept_places:
+        earlier = [place for place, documents in enumerate(units) if text in documents]
+        assert (unit, document) == (earlier[0], units[earlier[0]].index(text))
     return set(places)
 
 
@@ -44,10 +53,13 @@ def test_all_but_the_first_of_equal_documents_are_found(units, buckets, entries_
 
 def test_a_text_that_is_everywhere_sends_one_entry_a_unit():
     hashes = np.frombuffer(blake2b(b"hot", digest_size=16).digest() * 100_000, np.uint64).reshape(-1, 2)
-    first = first_occurrences(hashes)
-    ((_, entries),) = bucket_entries(hashes, first, buckets=4096)
+    is_first = first_occurrences(hashes) == np.arange(len(hashes))
+    ((_, entries),) = bucket_entries(hashes[is_first], np.flatnonzero(is_first), buckets=4096)
     assert len(entries) == 20
     # In 30,000 units of 100,000 copies each, that is 600 kB in one group, and each later unit leaves its first out.
     duplicate_places = list(find_duplicates([(unit, entries) for unit in range(30_000)]))
     assert [unit for unit, _ in duplicate_places] == list(range(1, 30_000))
-    assert {data for _, data in duplicate_places} == {np.int64(0).tobytes()}
+    assert {len(data) for _, data in duplicate_places} == {16}
+    assert removals_of([duplicate_places[0][1]]).table.to_pylist() == [
+        {"document": 0, "rule": "exact", "value": 1.0, "evidence": '{"kept":[0,0]}'}
+    ]

@@ -57,11 +57,11 @@ class Watch:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fail_at: int | None = None):
         self.hashed: list[int] = []
         self.tokenized: list[int] = []
-        read, tokenize = deduplicate.read_unit, TokenizeUnit._tokenize
+        read, tokenize = deduplicate.curated_batches, TokenizeUnit._tokenize
 
-        def watched_read_unit(unit: WorkUnit, options):
+        def watched_read(unit: WorkUnit, *args):
             self.hashed.append(unit.index)
-            return read(unit, options)
+            return read(unit, *args)
 
         def tokenizing(step: TokenizeUnit, unit: WorkUnit, *args):
             if unit.index == fail_at:
@@ -69,7 +69,7 @@ class Watch:
             self.tokenized.append(unit.index)
             return tokenize(step, unit, *args)
 
-        monkeypatch.setattr(deduplicate, "read_unit", watched_read_unit)
+        monkeypatch.setattr(deduplicate, "curated_batches", watched_read)
         monkeypatch.setattr(TokenizeUnit, "_tokenize", tokenizing)
 
 

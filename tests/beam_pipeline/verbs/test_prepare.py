@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer
 
@@ -170,6 +171,18 @@ def test_equal_documents_share_a_split_and_can_be_dropped(run, tmp_path, documen
     # No document is in both splits.
     assert all(count > 50 for count in totals["kept"])
     assert defects(deduplicated) == []
+    # Each removed document is listed with its place and that of the kept one.
+    listed = pq.read_table(deduplicated / "removed").to_pylist()
+    content_of_source, kept = source.read_bytes(), {}
+    assert len(listed) == 550 - unique and not (out / "removed").exists()
+    for entry in listed:
+        assert (entry["path"], entry["rule"]) == (str(source), "exact")
+        text = content_of_source[entry["place"] :].partition(b"\n")[0].decode()
+        kept_place = tuple(json.loads(entry["evidence"])["kept"])
+        assert kept.setdefault(kept_place, text) == text
+    assert len(kept) == len(set(kept.values()))
+    run(*options, "--overwrite", output="kept", source=source)
+    assert not (deduplicated / "removed").exists()
 
 
 def test_bad_records_fail_the_run_or_go_to_a_folder(run, tmp_path, documents):

@@ -1,0 +1,134 @@
+"""The documents of a work unit that rules remove: which, by which rule, with what value and on what evidence.
+
+A rule is a short name, such as `exact` or `gopher`. Each rule that hits a document is recorded, and the document is
+removed once. A document's number is its index among the non-blank documents of its unit, in the order of reading.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+EXACT = "exact"
+"""The rule that removes documents with the same text as an earlier one."""
+
+RULE_NAME = re.compile(r"[a-z][a-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
+"""Matches the name of a rule. Combinations of rules are joined by `+`."""
+
+_SCHEMA = pa.schema(
+    [
+        ("document", pa.int64()),
+        ("rule", pa.string()),
+        ("value", pa.float64()),
+        ("evidence", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Removals:
+    """The removals of one unit, or of a batch of its documents, in ascending order of documents, then of rules."""
+
+    table: pa.Table
+    """A row for each document and rule, with the columns document (int64), rule, value (float64: what the rule
+    measured, such as a similarity; NaN if nothing) and evidence (JSON)."""
+
+    @classmethod
+    def empty(cls) -> Removals:
+        return cls(_SCHEMA.empty_table())
+
+    @classmethod
+    def of_rule(
+        cls,
+        rule: str,
+        documents: np.ndarray,
+        values: np.ndarray | Sequence[float],
+        evidence: Sequence[Mapping[str, Any]],
+    ) -> Removals:
+        """Returns the removals of one rule.
+
+        Args:
+            rule: The name of the rule.
+            documents: int64 [removals], the numbers of the documents, in any order.
+            values: float64 [removals], what the rule measured.
+            evidence: What the rule saw in each document; JSON objects.
+        """
+        if not RULE_NAME.fullmatch(rule):
+            raise ValueError(f"{rule!r} is not the name of a rule")
+        texts = [json.dumps(entry, ensure_ascii=False, separators=(",", ":")) for entry in evidence]
+        columns = {
+            "document": pa.array(documents, pa.int64()),
+            "rule": pa.array([rule] * len(texts), pa.string()),
+            "value": pa.array(values, pa.float64()),
+            "evidence": pa.array(texts, pa.string()),
+        }
+        return cls.concat([cls(pa.table(columns, _SCHEMA))])
+
+    @classmethod
+    def concat(cls, parts: Iterable[Removals]) -> Removals:
+        """Returns the removals of all parts. Their order does not matter."""
+        tables = [part.table for part in parts if len(part)]
+        if not tables:
+            return cls.empty()
+        order = [(name, "ascending") for name in ("document", "rule", "evidence")]
+        return cls(pa.concat_tables(tables).sort_by(order).combine_chunks())
+
+    def __len__(self) -> int:
+        """Returns the number of pairs of a document and a rule."""
+        return self.table.num_rows
+
+    @property
+    def documents(self) -> np.ndarray:
+        """The numbers of the removed documents, each once: int64, ascending."""
+        return np.unique(self.table["document"].to_numpy())
+
+    def counts(self) -> dict[str, int]:
+        """Returns the number of documents that each combination of rules removes.
+
+        >>> first = Removals.of_rule("c4", np.array([1, 4]), [0.0, 0.0], [{}, {}])
+        >>> Removals.concat([Removals.of_rule("near", np.array([4]), [0.9], [{}]), first]).counts()
+        {'c4': 1, 'c4+near': 1}
+        """
+        rules: dict[int, dict[str, None]] = {}  # as ordered sets
+        for document, rule in zip(
+            *(self.table[name].to_pylist() for name in ("document", "rule")), strict=True
+        ):
+            rules.setdefault(document, {})[rule] = None
+        return dict(sorted(Counter("+".join(names) for names in rules.values()).items()))
+
+    def between(self, start: int, end: int) -> Removals:
+        """Returns the removals of the documents `start` to `end - 1`."""
+        first, stop = np.searchsorted(self.table["document"].to_numpy(), [start, end]).tolist()
+        return Removals(self.table.slice(first, stop - first))
+
+    def without(self, documents: np.ndarray) -> Removals:
+        """Returns the removals of all but these documents, int64."""
+        keep = ~np.isin(self.table["document"].to_numpy(), documents)
+        return self if keep.all() else Removals(self.table.filter(pa.array(keep)))
+
+    def shifted(self, first: int) -> Removals:
+        """Returns the removals with `first` added to the number of each document."""
+        documents = pa.array(self.table["document"].to_numpy() + first, pa.int64())
+        return Removals(self.table.set_column(0, _SCHEMA.field("document"), documents))
+
+    def to_bytes(self) -> bytes:
+        """Returns equal bytes for equal removals; b"" for none."""
+        if not len(self):
+            return b""
+        file = io.BytesIO()
+        with pa.ipc.new_stream(file, _SCHEMA) as writer:
+            writer.write_table(self.table)
+        return file.getvalue()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Removals:
+        """Inverts `to_bytes`."""
+        return cls(pa.ipc.open_stream(data).read_all()) if data else cls.empty()

@@ -1,0 +1,63 @@
+"""The folder beside the splits that lists the removed documents of each work unit, in a parquet file per unit.
+
+A file has a row for each document and rule that removes it: the document's path and place, its number in the unit, the
+rule, the value that it measured, and its evidence (JSON). It does not contain the text, which the source still has.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from beam_pipeline.curation.removals import Removals
+from beam_pipeline.support import filesystem
+
+FOLDER = "removed"
+FILE_NAME = re.compile(r"unit-\d{6,}\.parquet(\.tmp)?")
+
+SCHEMA = pa.schema(
+    [
+        ("path", pa.string()),
+        ("place", pa.int64()),
+        ("document", pa.int64()),
+        ("rule", pa.string()),
+        ("value", pa.float64()),
+        ("evidence", pa.string()),
+    ]
+)
+
+
+def removed_path(output: str, unit: int) -> str:
+    """Returns the path of the file of a unit's removed documents."""
+    return filesystem.join(output, FOLDER, f"unit-{unit:06d}.parquet")
+
+
+def write_removed(path: str, removals: Removals, paths: list[str], places: np.ndarray) -> None:
+    """Writes the file of a unit's removed documents.
+
+    Args:
+        path: The file.
+        removals: The unit's removals.
+        paths: The file of each of `removals.documents`.
+        places: int64, the place of each of `removals.documents`, as in `DocumentBatch.places`.
+    """
+    documents = removals.table["document"].to_numpy()
+    index = np.searchsorted(removals.documents, documents)
+    table = removals.table.add_column(0, SCHEMA.field("path"), [[paths[i] for i in index.tolist()]])
+    table = table.add_column(1, SCHEMA.field("place"), pa.array(places[index], pa.int64()))
+    file = io.BytesIO()
+    pq.write_table(table.cast(SCHEMA), file)
+    filesystem.write_bytes(path, file.getvalue())
+
+
+def is_removed_file(path: str) -> bool:
+    """Determines by its columns whether a file is one that `write_removed` wrote."""
+    try:
+        with filesystem.open_file(path) as file:
+            return pq.read_schema(file).equals(SCHEMA)
+    except (pa.ArrowException, OSError):
+        return False
