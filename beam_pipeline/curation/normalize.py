@@ -2,8 +2,8 @@
 
 1. Characters other than letters, marks and numbers (Unicode's categories L, M and N) separate words.
 2. Words are brought into NFKC, so that equal characters have equal codes ("ﬁ" is "fi", full-width "Ａ" is "A").
-3. Case is folded ("Straße" and "STRASSE" are equal).
-4. Separators that NFKC creates ("½" becomes "1⁄2") separate words, too.
+3. Separators that NFKC creates ("½" becomes "1⁄2") separate words, too.
+4. Case is folded ("Straße" and "STRASSE" are equal).
 
 Categories and forms are those of Python's Unicode database.
 """
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-_SPACE, _NEWLINE = ord(" "), ord("\n")
+_SPACE = ord(" ")
 
 
 class Words(NamedTuple):
@@ -38,11 +38,27 @@ def normalize_texts(texts: list[str]) -> bytes:
     Returns:
         UTF-8, in which one or more spaces separate the words, and a line feed ends each text.
     """
-    if all(map(str.isascii, texts)):
-        return b"".join(text.encode().translate(_ascii_table()) + b"\n" for text in texts)
-    lines = _blank("".join(text + "\n" for text in texts), texts)
-    folded = unicodedata.normalize("NFKC", lines).casefold()
-    return _blank(folded).encode()
+    others = iter(_normalize_lines([text for text in texts if not text.isascii()]))
+    table = _ascii_table()
+    return b"".join(
+        text.encode().translate(table) + b"\n" if text.isascii() else next(others) for text in texts
+    )
+
+
+def _normalize_lines(texts: list[str]) -> list[bytes]:
+    """Returns the lines of `normalize_texts`. The passes over characters are for all texts together."""
+    if not texts:
+        return []
+    codes = _code_points("".join(text + "\n" for text in texts))
+    is_kept = _word_characters()[codes]
+    is_kept[np.cumsum([len(text) + 1 for text in texts]) - 1] = (
+        True  # the line feeds, but not those within texts
+    )
+    lines = _decode(np.where(is_kept, codes, np.uint32(_SPACE))).splitlines(keepends=True)
+    for index, line in enumerate(lines):
+        if not unicodedata.is_normalized("NFKC", line):
+            lines[index] = _blank(unicodedata.normalize("NFKC", line)[:-1]) + "\n"
+    return "".join(lines).casefold().encode().splitlines(keepends=True)
 
 
 def normalize_words(text: str) -> Words:
@@ -60,31 +76,32 @@ def normalize_words(text: str) -> Words:
     edges = np.flatnonzero(is_word[1:] != is_word[:-1]).reshape(-1, 2)
     for start, end in edges.tolist():
         word = text[start:end]
-        if word.isascii():
-            parts = [word.lower()]
-        else:
-            parts = _blank(unicodedata.normalize("NFKC", word).casefold()).split()
+        parts = [word.lower()] if word.isascii() else _divide(word)
         words += parts
         spans += [(start, end)] * len(parts)
     return Words(words, np.array(spans, np.int64).reshape(-1, 2))
 
 
-def _blank(text: str, lines: list[str] | None = None) -> str:
-    """Replaces separators by spaces, but keeps line feeds; given `lines`, only those that end one of the lines."""
+def _divide(word: str) -> list[str]:
+    """Returns the normalized words that NFKC makes of a word of the text."""
+    return _blank(unicodedata.normalize("NFKC", word)).casefold().split()
+
+
+def _blank(text: str) -> str:
+    """Replaces separators by spaces."""
     codes = _code_points(text)
-    keep = _word_characters()[codes]
-    if lines is None:
-        keep |= codes == _NEWLINE
-    else:
-        keep[np.cumsum([len(line) + 1 for line in lines]) - 1] = True
-    codes[~keep] = _SPACE
-    return codes.tobytes().decode("utf-32-le")
+    return _decode(np.where(_word_characters()[codes], codes, np.uint32(_SPACE)))
 
 
 def _code_points(text: str) -> np.ndarray:
     """Returns the text's characters, uint32 [characters]."""
     # surrogatepass, because texts can have lone surrogates.
-    return np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), np.uint32).copy()
+    return np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), np.uint32)
+
+
+def _decode(codes: np.ndarray) -> str:
+    """Inverts `_code_points`."""
+    return codes.tobytes().decode("utf-32-le")
 
 
 @lru_cache(maxsize=1)
@@ -97,4 +114,6 @@ def _word_characters() -> np.ndarray:
 @lru_cache(maxsize=1)
 def _ascii_table() -> bytes:
     """Returns the table with which `bytes.translate` normalizes ASCII."""
-    return bytes(ord(chr(code).lower()) if chr(code).isalnum() else _SPACE for code in range(128)) + bytes(128)
+    return bytes(ord(chr(code).lower()) if chr(code).isalnum() else _SPACE for code in range(128)) + bytes(
+        128
+    )

@@ -1,3 +1,4 @@
+import sys
 import unicodedata
 
 import pytest
@@ -55,3 +56,9 @@ def test_a_span_is_the_word_in_the_text(text):
         assert word in normalize_words(text[start:end]).words
         assert start < end <= len(text)
     assert (result.spans[1:, 0] >= result.spans[:-1, 0]).all()
+
+
+def test_folding_case_makes_no_separators():
+    for code in range(sys.maxunicode + 1):
+        if unicodedata.category(chr(code))[0] in "LMN":
+            assert all(unicodedata.category(character)[0] in "LMN" for character in chr(code).casefold())

@@ -157,7 +157,8 @@ def test_records_stay_within_their_memory(tmp_path):
         pytest.skip("the compiler has no libasan.so")
     library = tmp_path / "_rows.so"
     flags = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    subprocess.run(["cc", *flags, "-shared", "-fPIC", str(SOURCE), "-o", str(library)], check=True)
+    sources = map(str, (SOURCE, SOURCE.with_name("shingles.c")))
+    subprocess.run(["cc", *flags, "-shared", "-fPIC", *sources, "-o", str(library)], check=True)
     code = f"""
 import numpy as np
 from beam_pipeline.native import library as native
