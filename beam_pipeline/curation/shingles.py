@@ -70,9 +70,7 @@ class ShingleSets:
 
 def shingle_sets(texts: list[str], size: ShingleSize) -> ShingleSets:
     """Returns the set of shingles of each text."""
-    data = normalize_texts(texts)
-    library = rows_library()
-    hashes, counts = (_shingles if library is None else _compiled_shingles)(data, len(texts), size)
+    hashes, counts = shingles_in_order(normalize_texts(texts), len(texts), size)
     starts = np.concatenate([[0], np.cumsum(counts)])
     for index in np.flatnonzero((counts == 1) & (hashes[starts[:-1]] == 0)).tolist() if len(texts) else ():
         hashes[starts[index]] = key64(
@@ -86,8 +84,24 @@ def shingle_sets(texts: list[str], size: ShingleSize) -> ShingleSets:
     return ShingleSets(hashes[keep], np.concatenate([[0], np.cumsum(keep)])[starts])
 
 
+def shingles_in_order(data: bytes, texts: int, size: ShingleSize) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the hashes of the shingles of normalized texts, in their order, and the number of each text's.
+
+    A text without words has the placeholder 0.
+
+    Args:
+        data: What `normalize_texts` returns.
+        texts: The number of texts.
+        size: The length of a shingle.
+
+    Returns:
+        uint64 [shingles], int64 [texts].
+    """
+    return (_shingles if rows_library() is None else _compiled_shingles)(data, texts, size)
+
+
 def _compiled_shingles(data: bytes, texts: int, size: ShingleSize) -> tuple[np.ndarray, np.ndarray]:
-    """See `_shingles`."""
+    """See `shingles_in_order`."""
     library = rows_library()
     hashes = np.empty(len(data), np.uint64)
     counts = np.empty(texts, np.int64)
@@ -98,10 +112,7 @@ def _compiled_shingles(data: bytes, texts: int, size: ShingleSize) -> tuple[np.n
 
 
 def _shingles(data: bytes, texts: int, size: ShingleSize) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the hashes of the shingles of normalized texts, in their order, and the number of each text's.
-
-    A text without words has the placeholder 0.
-    """
+    """See `shingles_in_order`."""
     codes = np.frombuffer(data, np.uint8)
     is_item = (codes != _SPACE) & (codes != _NEWLINE)
     begins = is_item.copy()

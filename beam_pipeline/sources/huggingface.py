@@ -64,13 +64,28 @@ def list_dataset(config: InputConfig, *, local_files: bool) -> list[ListedFile]:
     return _upload(listed_files, remote) if remote else listed_files
 
 
+def is_saved_dataset(path: str) -> bool:
+    """Determines whether this is a local folder that `save_to_disk` has written."""
+    return any(Path(path, name).is_file() for name in _SAVE_TO_DISK_FILES)
+
+
+def saved_splits(path: str) -> list[str]:
+    """Returns the names of the splits of a saved dataset.
+
+    Raises:
+        UsageError: If it cannot be loaded, or the `datasets` library is not installed.
+    """
+    extras.require("huggingface", f"--dataset_name {path}")
+    return list(_load(DatasetConfig(name=path), None))
+
+
 def _load(dataset: DatasetConfig, cache: str | None) -> Mapping[str, datasets.Dataset]:
     """Loads all splits of the dataset, by name, as memory-mapped tables."""
     import datasets
 
     option = f"--dataset_name {dataset.name}"
     try:
-        if any(Path(dataset.name, name).is_file() for name in _SAVE_TO_DISK_FILES):
+        if is_saved_dataset(dataset.name):
             if dataset.config or dataset.revision:
                 raise UsageError(
                     f"{option}: a folder written by save_to_disk has neither configurations nor revisions; leave "
