@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +23,10 @@ from beam_pipeline.curation.single_characters import separate, separate_word
 
 RULE = "decontaminate"
 """The rule that removes documents that contain an item of a benchmark."""
+
+PASSAGES = "passages"
+"""The key of the evidence that lists the passages which are removed instead of the document: [first character, the one
+after the last]."""
 
 MATCH = np.dtype([("document", "<i8"), ("ngram", "<i8"), ("start", "<i8"), ("end", "<i8")])
 """An n-gram in a document: the document's number, that of the n-gram, and its first character and the one after its
@@ -149,7 +155,7 @@ def _word_spans(text: str) -> np.ndarray:
 def _groups(keys: np.ndarray) -> Iterator[tuple[int, int, int]]:
     """Yields each distinct key of an ascending array, with the begin and end of its elements."""
     bounds = np.flatnonzero(np.diff(keys, prepend=-1, append=-1)).tolist() if len(keys) else [0]
-    for start, end in zip(bounds[:-1], bounds[1:], strict=True):
+    for start, end in pairwise(bounds):
         yield int(keys[start]), start, end
 
 
@@ -164,34 +170,59 @@ def documents_with(matches: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 @dataclass(frozen=True, eq=False)
+class Findings:
+    """What benchmarks and documents have in common, counted over documents."""
+
+    items: np.ndarray
+    """int64: the items that documents contain, ascending."""
+    item_documents: np.ndarray
+    """int64: the number of documents with each of these."""
+    shares: np.ndarray
+    """int64 [benchmarks, SHARE_BINS]: the number of documents by the largest share of an item that they have. The last
+    bin includes whole items."""
+    documents: np.ndarray
+    """int64 [benchmarks]: the number of documents that contain an item of each."""
+
+    @classmethod
+    def none(cls, benchmarks: int = 0) -> Findings:
+        empty = np.empty(0, np.int64)
+        return cls(empty, empty, np.zeros((benchmarks, SHARE_BINS), np.int64), np.zeros(benchmarks, np.int64))
+
+    def __add__(self, other: Findings) -> Findings:
+        if not len(self.documents) or not len(other.documents):
+            return self if len(self.documents) else other
+        items, places = np.unique(np.concatenate([self.items, other.items]), return_inverse=True)
+        counts = np.zeros(len(items), np.int64)
+        np.add.at(counts, places, np.concatenate([self.item_documents, other.item_documents]))
+        return Findings(items, counts, self.shares + other.shares, self.documents + other.documents)
+
+
+@dataclass(frozen=True, eq=False)
 class Decisions:
-    """What `decide` decides about the documents of a unit."""
+    """What is decided about the documents of a unit."""
 
     removals: Removals
     """The documents that contain an item."""
-    passages: np.ndarray
-    """int64 [passages, 3]: a document, and the first character of an item's text in it, and the one after the last."""
-    item_documents: tuple[np.ndarray, np.ndarray]
-    """int64: the items that documents contain, ascending, and the number of documents with each."""
-    shares: np.ndarray
-    """int64 [benchmarks, SHARE_BINS]: the number of documents by the largest share of an item that they have; the last
-    bin is for whole items."""
-    benchmark_documents: np.ndarray
-    """int64 [benchmarks]: the number of documents that contain an item of each."""
+    findings: Findings
+    """What was found in them."""
 
 
 class Decider:
     """Decides about documents, given the n-grams that are common in the corpus."""
 
-    def __init__(self, index: NgramIndex, common: np.ndarray, min_share: float):
+    def __init__(
+        self, index: NgramIndex, common: np.ndarray, *, min_share: float, cuts_passages: bool = False
+    ):
         """
         Args:
             index: The n-grams.
             common: int64: the numbers of the common ones, ascending.
             min_share: The smallest share of an item's n-grams that counts. With 0, a single one does.
+            cuts_passages: Whether only the matching passages are removed from a document.
         """
         self._index = index
         self._min_share = min_share
+        self._cuts_passages = cuts_passages
         self._is_common = np.zeros(len(index), bool)
         # Short fields are looked for only beside other evidence, so it does not matter how common they are.
         self._is_common[common[common < index.short[1]]] = True
@@ -208,41 +239,36 @@ class Decider:
         Args:
             matches: `MATCH`, as from `find_matches`.
         """
-        documents, values, evidence, passages, items = [], [], [], [], []
-        shares = np.zeros((len(self._index.benchmarks), SHARE_BINS), np.int64)
-        benchmark_documents = np.zeros(len(self._index.benchmarks), np.int64)
+        index = self._index
+        documents, values, evidence, items = [], [], [], []
+        totals = Findings.none(len(index.benchmarks))
         for document, start, end in _groups(matches["document"]):
             of_document = matches[start:end]
             numbers = np.unique(of_document["ngram"])
-            matched_items, item_shares = self._shares(numbers[~self._is_common[numbers]])
+            matched_items, shares = self._shares(numbers[~self._is_common[numbers]])
             if not len(matched_items):
                 continue
-            largest = np.zeros(len(benchmark_documents))
-            np.maximum.at(largest, self._benchmarks[matched_items], item_shares)
-            has_any = np.flatnonzero(largest)
-            shares[has_any, np.minimum(largest[has_any] * SHARE_BINS, SHARE_BINS - 1).astype(np.int64)] += 1
-            contained = item_shares >= self._min_share
-            if not contained.any():
+            largest = np.zeros(len(index.benchmarks))
+            np.maximum.at(largest, self._benchmarks[matched_items], shares)
+            in_any = np.flatnonzero(largest)
+            totals.shares[in_any, np.minimum(largest[in_any] * SHARE_BINS, SHARE_BINS - 1).astype(int)] += 1
+            contained = matched_items[shares >= self._min_share]
+            if not len(contained):
                 continue
-            best = int(matched_items[np.argmax(item_shares)])
-            matched_items = matched_items[contained]
-            items.append(matched_items)
-            benchmark_documents[np.unique(self._benchmarks[matched_items])] += 1
+            totals.documents[np.unique(self._benchmarks[contained])] += 1
+            items.append(contained)
             documents.append(document)
-            values.append(float(item_shares.max()))
-            evidence.append(self._evidence_of(best, numbers, len(matched_items)))
-            passages.append(self._passages(of_document, matched_items))
-        contained_items = np.concatenate([np.empty(0, np.int64), *items])
-        return Decisions(
-            removals=Removals.of_rule(RULE, np.array(documents, np.int64), values, evidence),
-            passages=np.concatenate([np.empty((0, 3), np.int64), *passages]),
-            item_documents=np.unique(contained_items, return_counts=True),
-            shares=shares,
-            benchmark_documents=benchmark_documents,
-        )
+            values.append(float(shares.max()))
+            reason = self._evidence_of(int(matched_items[np.argmax(shares)]), numbers, len(contained))
+            if self._cuts_passages:
+                reason[PASSAGES] = self._passages(of_document, contained)
+            evidence.append(reason)
+        counted = np.unique(np.concatenate([np.empty(0, np.int64), *items]), return_counts=True)
+        removals = Removals.of_rule(RULE, np.array(documents, np.int64), values, evidence)
+        return Decisions(removals, Findings(*counted, totals.shares, totals.documents))
 
     def _shares(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the items, ascending, of which each field has one of these n-grams, and the smallest share of a field.
+        """Returns the items, ascending, with one of these n-grams in each field, and the smallest share of a field.
 
         Public items are left out.
         """
@@ -254,15 +280,14 @@ class Decider:
         kept = (matched_fields == fields) & ~self.is_public[items]
         return items[kept], smallest[kept]
 
-    def _evidence_of(self, item: int, numbers: np.ndarray, items: int) -> dict[str, str | int]:
+    def _evidence_of(self, item: int, numbers: np.ndarray, items: int) -> dict[str, Any]:
         """Returns the evidence: the item with the largest share, its first n-gram in the document, and the number of
         items that the document contains."""
         index = self._index
-        fields = index.field_ngrams.shape[1]
         own = [
             number
             for number in numbers[~self._is_common[numbers]].tolist()
-            if number < index.short[1] and (index.owners_of(np.array([number])) // fields == item).any()
+            if number < index.short[1] and self._has(number, np.array([item]))
         ]
         benchmark, number = index.place_of(item)
         ngram = min(own, key=lambda number: (int(index.spans[number, 0]), number))
@@ -273,22 +298,29 @@ class Decider:
             "items": items,
         }
 
-    def _passages(self, matches: np.ndarray, items: np.ndarray) -> np.ndarray:
-        """Returns the passages of a document with n-grams of these items: int64 [passages, 3].
+    def _passages(self, matches: np.ndarray, items: np.ndarray) -> list[list[int]]:
+        """Returns the passages of a document with n-grams of these items. Matches that overlap are one passage."""
+        own = [number for number in np.unique(matches["ngram"]).tolist() if self._has(number, items)]
+        chosen = np.sort(matches[np.isin(matches["ngram"], own)], order=["start", "end"])
+        passages: list[list[int]] = []
+        for start, end in zip(chosen["start"].tolist(), chosen["end"].tolist(), strict=True):
+            if passages and start <= passages[-1][1]:
+                passages[-1][1] = max(passages[-1][1], end)
+            else:
+                passages.append([start, end])
+        return passages
 
-        Matches that overlap or are adjacent are one passage.
-        """
-        index = self._index
-        fields = index.field_ngrams.shape[1]
-        numbers = np.unique(matches["ngram"])
-        used = [
-            number
-            for number in numbers.tolist()
-            if np.isin(index.owners_of(np.array([number])) // fields, items).any()
-        ]
-        chosen = np.sort(matches[np.isin(matches["ngram"], used)], order=["start", "end"])
-        ends = np.maximum.accumulate(chosen["end"])
-        begins = np.concatenate([[True], chosen["start"][1:] > ends[:-1]])
-        last = np.append(np.flatnonzero(begins)[1:] - 1, len(chosen) - 1)
-        starts = chosen["start"][begins]
-        return np.stack([np.full(len(starts), matches["document"][0]), starts, ends[last]], axis=1)
+    def _has(self, ngram: int, items: np.ndarray) -> bool:
+        """Returns whether one of these items has this n-gram."""
+        owners = self._index.owners_of(np.array([ngram]))
+        return bool(np.isin(owners // self._index.field_ngrams.shape[1], items).any())
+
+
+def cut(text: str, passages: list[list[int]]) -> str:
+    """Returns a text without these passages: [first character, the one after the last], ascending.
+
+    >>> cut("What is 6 × 7? It is 42.", [[0, 13]])
+    '? It is 42.'
+    """
+    bounds = [0, *(place for passage in passages for place in passage), len(text)]
+    return "".join(text[start:end] for start, end in zip(bounds[::2], bounds[1::2], strict=True))

@@ -16,9 +16,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 EXACT = "exact"
 """The rule that removes documents with the same text as an earlier one."""
+
+PASSAGES_RULE = "decontaminate_passages"
+"""The rule that removes passages from documents, which stay."""
 
 RULE_NAME = re.compile(r"[a-z][a-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 """Matches the name of a rule. Combinations of rules are joined by `+`."""
@@ -109,10 +113,21 @@ class Removals:
         first, stop = np.searchsorted(self.table["document"].to_numpy(), [start, end]).tolist()
         return Removals(self.table.slice(first, stop - first))
 
+    def without_edits(self) -> Removals:
+        """Returns the removals of whole documents."""
+        is_edit = pc.equal(self.table["rule"], PASSAGES_RULE)
+        return Removals(self.table.filter(pc.invert(is_edit)))
+
     def without(self, documents: np.ndarray) -> Removals:
         """Returns the removals of all but these documents, int64."""
         keep = ~np.isin(self.table["document"].to_numpy(), documents)
         return self if keep.all() else Removals(self.table.filter(pa.array(keep)))
+
+    def with_rules(self, rules: list[str]) -> Removals:
+        """Returns the removals with the rule of each row replaced."""
+        return Removals.concat(
+            [Removals(self.table.set_column(1, _SCHEMA.field("rule"), pa.array(rules, pa.string())))]
+        )
 
     def shifted(self, first: int) -> Removals:
         """Returns the removals with `first` added to the number of each document."""

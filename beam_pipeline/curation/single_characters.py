@@ -7,24 +7,30 @@ from __future__ import annotations
 
 import re
 
+# In UTF-8: U+3040 to U+30FF, U+31C0 to U+31FF, U+3400 to U+9FFF and U+20000 to U+32FFF.
 _CHARACTER = re.compile(
-    "([\u3041-\u3096\u30a1-\u30fa\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U000323af])"
+    rb"\xe3[\x81-\x83\x87\x90-\xbf][\x80-\xbf]|[\xe4-\xe9][\x80-\xbf]{2}|\xf0[\xa0-\xb2][\x80-\xbf]{2}"
 )
-# The first byte of each of these characters in UTF-8.
-_MAY_HAVE = re.compile(rb"[\xe3-\xe9\xf0]")
+_OTHER_BYTES = bytes({*range(256)} - {*range(0xE3, 0xEA), 0xF0})
 
 
 def separate(data: bytes) -> bytes:
-    """Separates the characters of Chinese and Japanese words in what `normalize_texts` returns.
+    r"""Separates the characters of Chinese and Japanese words in what `normalize_texts` returns.
 
-    >>> separate("tea 茶道 \\n".encode()).decode().split()
+    >>> separate("tea 茶道 \n".encode()).decode().split()
     ['tea', '茶', '道']
     """
-    if not _MAY_HAVE.search(data):
+    if not _may_have(data):
         return data
-    return _CHARACTER.sub(r" \1 ", data.decode()).encode()
+    lines = data.splitlines(keepends=True)
+    return b"".join(_CHARACTER.sub(rb" \g<0> ", line) if _may_have(line) else line for line in lines)
 
 
 def separate_word(word: str) -> list[str]:
     """Returns the words of which `separate` makes a normalized word."""
-    return _CHARACTER.sub(r" \1 ", word).split()
+    return separate(word.encode()).decode().split()
+
+
+def _may_have(data: bytes) -> bool:
+    """Returns whether some byte begins such a character. This is much faster than the regular expression."""
+    return bool(data.translate(None, _OTHER_BYTES))

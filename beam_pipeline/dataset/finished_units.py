@@ -108,6 +108,11 @@ def hashes_path(staging: str, unit: int) -> str:
     return filesystem.join(staging, _FOLDER, f"unit-{unit:07d}.hashes")
 
 
+def matches_path(staging: str, unit: int) -> str:
+    """Returns the path of the n-grams of benchmarks in a work unit's documents."""
+    return filesystem.join(staging, _FOLDER, f"unit-{unit:07d}.matches")
+
+
 def count_finished(files: Sequence[str]) -> int:
     """Returns how many of these files are the rows of a finished unit."""
     names = (path.rpartition("/")[2] for path in files)

@@ -1,5 +1,7 @@
 """The folder beside the splits that lists the removed documents of each work unit, in a parquet file per unit.
 
+With `--decontaminate`, it also has the report of what was found of each benchmark, and with `--dry_run` the counts.
+
 A file has a row for each document and rule that removes it: the document's path and place, its number in the unit, the
 rule, the value that it measured, and its evidence (JSON). It does not contain the text, which the source still has.
 """
@@ -15,9 +17,13 @@ import pyarrow.parquet as pq
 
 from beam_pipeline.curation.removals import Removals
 from beam_pipeline.support import filesystem
+from tokenmill_reader.format.json_text import parse_own_json
 
 FOLDER = "removed"
-FILE_NAME = re.compile(r"unit-\d{6,}\.parquet(\.tmp)?")
+FILE_NAME = re.compile(r"(unit-\d{6,}\.parquet|_contamination\.json|_dry_run\.json)(\.tmp)?")
+REPORT_PATH = f"{FOLDER}/_contamination.json"
+DRY_RUN_PATH = f"{FOLDER}/_dry_run.json"
+_KEYS = ({"options", "benchmarks", "common_ngrams"}, {"excluded", "removed"})
 
 SCHEMA = pa.schema(
     [
@@ -55,9 +61,11 @@ def write_removed(path: str, removals: Removals, paths: list[str], places: np.nd
 
 
 def is_removed_file(path: str) -> bool:
-    """Determines by its columns whether a file is one that `write_removed` wrote."""
+    """Determines by its columns or keys whether a file is one that `write_removed` wrote, or the report."""
     try:
+        if path.endswith(".json"):
+            return parse_own_json(filesystem.read_bytes(path)).keys() in _KEYS
         with filesystem.open_file(path) as file:
             return pq.read_schema(file).equals(SCHEMA)
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError, ValueError, AttributeError):
         return False

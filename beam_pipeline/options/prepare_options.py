@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from beam_pipeline.options.console_options import ConsoleConfig
+from beam_pipeline.options.decontaminate_options import DecontaminateConfig
 from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.options.option_fields import Options, option
 from beam_pipeline.options.option_values import (
@@ -52,6 +53,7 @@ class PrepareConfig(Options):
     """With --on_bad_record skip: the run fails if a larger share of the records is bad."""
     dedup: Literal["none", "exact"] = "none"
     """exact keeps only the first of several documents with the same text."""
+    contamination: DecontaminateConfig = option(DecontaminateConfig())
 
     loss_on: Literal["assistant", "completion", "last_assistant", "all"] = option(
         "assistant", topic="conversations", needs="content"
@@ -164,6 +166,9 @@ class PrepareConfig(Options):
     estimate: bool = option(False, topic="running", affects_bytes=False)
     """Write nothing: estimate the run's output, time, memory and cost from a sample of the input (under 1%, or
     8 MiB)."""
+    dry_run: bool = option(False, affects_bytes=False)
+    """Make no dataset: only list the documents that --decontaminate, --dedup and filters would remove, in
+    OUT/removed."""
     prices: tuple[tuple[str, float], ...] = option(
         (),
         metavar="NAME=DOLLARS,…",
@@ -214,6 +219,11 @@ class PrepareConfig(Options):
 
     def __post_init__(self) -> None:
         refuse_overwrite_and_resume(overwrite=self.overwrite, resume=self.resume)
+        if self.dry_run and (self.overwrite or self.estimate):
+            raise UsageError(
+                f"--dry_run with --{'overwrite' if self.overwrite else 'estimate'}: a dry run makes no dataset; use "
+                "only one of them, and for a dry run an --output of its own"
+            )
         allowed = DOCUMENT_FORMATS if self.packing == "none" else ROW_FORMATS
         if self.output_format not in allowed:
             raise UsageError(

@@ -6,18 +6,25 @@ deduplication, and edited texts are what both see. To add such a decision, appen
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
+from beam_pipeline.curation.contamination import PASSAGES, cut
+from beam_pipeline.curation.contamination import RULE as CONTAMINATED
 from beam_pipeline.curation.decisions import Decision
-from beam_pipeline.curation.removals import Removals
+from beam_pipeline.curation.removals import PASSAGES_RULE, Removals
+from beam_pipeline.dataset.bad_records import Excluded
+from beam_pipeline.dataset.removed_documents import removed_path, write_removed
 from beam_pipeline.dataset.text_checksums import TextChecksums
 from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.sources.reading import read_unit
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit, utf8_sizes
+from beam_pipeline.steps.job import Job
+from beam_pipeline.support import filesystem
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,7 @@ class CuratedBatch:
     numbers: np.ndarray
     """int64 [documents of `batch`]: their numbers in the unit."""
     removals: Removals
-    """The others, by their numbers in the unit."""
+    """The others, by their numbers in the unit, and the edited documents from which other steps removed passages."""
 
 
 class RemovedDocuments:
@@ -57,22 +64,50 @@ class RemovedDocuments:
         self.paths: list[str] = []
         """The file of each removed document."""
 
-    def add(self, unit: WorkUnit, curated: CuratedBatch, removals: Removals) -> None:
-        """Adds removals of documents of a batch. Batches come in the order of reading."""
-        documents = removals.documents - curated.first
+    def add(self, unit: WorkUnit, curated: CuratedBatch) -> None:
+        """Adds the removals of a batch. Batches come in the order of reading."""
+        documents = curated.removals.documents - curated.first
         if len(documents):
-            self._removals.append(removals)
+            self._removals.append(curated.removals)
             self._places.append(curated.read.places[documents])
             self.paths += [unit.root + curated.read.name] * len(documents)
 
-    @property
-    def removals(self) -> Removals:
-        return Removals.concat(self._removals)
+    def counts(self) -> dict[str, int]:
+        """Returns the number of documents that each combination of rules removes."""
+        return Removals.concat(self._removals).without_edits().counts()
 
-    @property
-    def places(self) -> np.ndarray:
-        """int64, the place of each removed document, as in `DocumentBatch.places`."""
-        return np.concatenate(self._places)
+    def write(self, job: Job, unit: WorkUnit) -> str | None:
+        """Writes the list of the documents. Returns its path, or None if there are none."""
+        path = removed_path(job.output, unit.index)
+        if self.paths:
+            write_removed(path, Removals.concat(self._removals), self.paths, np.concatenate(self._places))
+            return path
+        if job.config.resume:  # the files may have changed since an earlier run listed documents of this unit
+            filesystem.delete([path])
+        return None
+
+
+def kept_documents(
+    unit: WorkUnit,
+    curation: Curation,
+    removals: Removals,
+    *,
+    removed: RemovedDocuments,
+    excluded: Excluded,
+    checksums: TextChecksums,
+    advance: Callable[[float], None],
+) -> Iterator[DocumentBatch]:
+    """Yields the unit's documents that no rule removes.
+
+    Adds the others to `removed`, all records but the bad and removed ones to `excluded`, and the texts as read to
+    `checksums`. The other arguments and errors are those of `curated_batches`.
+    """
+    for curated in curated_batches(unit, curation, checksums, advance, removals):
+        read = curated.read
+        excluded.records += len(read.texts) + read.blank + len(read.bad_records)
+        excluded.blank_documents += read.blank
+        removed.add(unit, curated)
+        yield curated.batch
 
 
 def curated_batches(
@@ -80,19 +115,30 @@ def curated_batches(
     curation: Curation,
     checksums: TextChecksums,
     advance: Callable[[float], None] = lambda done: None,
+    removals: Removals | None = None,
 ) -> Iterator[CuratedBatch]:
     """Yields the unit's documents with what was decided about them. Adds the texts as read to `checksums`.
 
     The arguments and errors are otherwise those of `read_unit`.
+
+    Args:
+        removals: The unit's removals that other steps have decided.
     """
     first = 0
+    removals = removals or Removals.empty()
     for read in checksums.add_each(read_unit(unit, curation.config.input, advance)):
-        yield curate(unit, read, first, curation.decisions)
+        others = removals.between(first, first + len(read.texts))
+        yield curate(unit, read, first, curation.decisions, others)
         first += len(read.texts)
 
 
-def curate(unit: WorkUnit, read: DocumentBatch, first: int, decisions: list[Decision]) -> CuratedBatch:
-    """Applies the decisions to a batch, whose first document has the number `first` in the unit."""
+def curate(
+    unit: WorkUnit, read: DocumentBatch, first: int, decisions: list[Decision], others: Removals
+) -> CuratedBatch:
+    """Applies the decisions to a batch, and then the removals that other steps have decided.
+
+    The number of the batch's first document in the unit is `first`.
+    """
     batch, removals = read, []
     for decide in decisions:
         decided = decide(unit, batch, first)
@@ -100,11 +146,38 @@ def curate(unit: WorkUnit, read: DocumentBatch, first: int, decisions: list[Deci
         if decided.texts is not None:
             batch = replace(batch, texts=decided.texts, bytes=utf8_sizes(decided.texts))
     numbers = np.arange(first, first + len(read.texts))
-    removed = Removals.concat(removals)
-    if len(removed):
-        dropped = removed.documents
-        batch, numbers, removed = batch.without(dropped), np.delete(numbers, dropped), removed.shifted(first)
-    return CuratedBatch(read, first, batch, numbers, removed)
+    batch, others = cut_passages(batch, others.shifted(-first))
+    removed = Removals.concat([*removals, others])
+    dropped = removed.without_edits().documents
+    if len(dropped):
+        batch, numbers = batch.without(dropped), np.delete(numbers, dropped)
+    return CuratedBatch(read, first, batch, numbers, removed.shifted(first))
+
+
+def cut_passages(batch: DocumentBatch, removals: Removals) -> tuple[DocumentBatch, Removals]:
+    """Cuts passages out of documents, if the removals list them.
+
+    Args:
+        batch: The documents.
+        removals: Removals of documents of the batch, by their index in it.
+
+    Returns:
+        The batch with the rest of their texts, and the removals. Those of documents with such a rest have the rule
+        PASSAGES_RULE. Documents without any are removed.
+    """
+    texts, rules = list(batch.texts), removals.table["rule"].to_pylist()
+    columns = (removals.table[name].to_pylist() for name in ("document", "evidence"))
+    for row, (document, evidence) in enumerate(zip(*columns, strict=True)):
+        passages = json.loads(evidence).get(PASSAGES) if rules[row] == CONTAMINATED else None
+        rest = cut(texts[document], passages) if passages else ""
+        if rest and not rest.isspace():
+            texts[document], rules[row] = rest, PASSAGES_RULE
+    if PASSAGES_RULE not in rules:
+        return batch, removals
+    edited = [index for index, text in enumerate(texts) if text is not batch.texts[index]]
+    sizes = batch.bytes.copy()
+    sizes[edited] = utf8_sizes([texts[index] for index in edited])
+    return replace(batch, texts=texts, bytes=sizes), removals.with_rules(rules)
 
 
 def _decisions(config: PrepareConfig) -> list[Decision]:

@@ -161,8 +161,10 @@ class HashDocuments(beam.DoFn):
         self._duplicates = Metrics.counter("prepare", "duplicates_found")
         self._curation = Curation(self._job.config)
 
-    def process(self, unit: WorkUnit) -> Iterator[TaggedOutput]:
-        hashes, numbers = self._hashes(unit)
+    def process(self, element: tuple[WorkUnit, bytes]) -> Iterator[TaggedOutput]:
+        """Processes one unit, given its removals that are already decided (`Removals.to_bytes`)."""
+        unit, removals = element
+        hashes, numbers = self._hashes(unit, removals)
         firsts = first_occurrences(hashes)
         is_first = firsts == np.arange(len(firsts))
         repeats = np.flatnonzero(~is_first)
@@ -174,20 +176,22 @@ class HashDocuments(beam.DoFn):
             # The repeats that --mix requests are not duplicates of each other.
             yield TaggedOutput(HASHES, ((unit.repeat, bucket), (unit.index, entries)))
 
-    def _hashes(self, unit: WorkUnit) -> tuple[np.ndarray, np.ndarray]:
+    def _hashes(self, unit: WorkUnit, removals: bytes) -> tuple[np.ndarray, np.ndarray]:
         """Returns the hashes and the numbers of the unit's documents: uint64 [documents, 2], int64 [documents].
 
-        Documents that are removed by their text alone are not among them.
+        Documents that are already removed are not among them.
         """
         path = hashes_path(self._job.staging, unit.index)
-        identity = identity_of(self._job.fingerprint, unit)
+        identity = identity_of(self._job.fingerprint, unit, removals)
         stored = _kept_hashes(path, identity)
         if stored is not None:
             return stored
         checksums = TextChecksums()
         parts = [
             (text_hashes(curated.batch.texts), curated.numbers)
-            for curated in curated_batches(unit, self._curation, checksums)
+            for curated in curated_batches(
+                unit, self._curation, checksums, removals=Removals.from_bytes(removals)
+            )
         ]
         run_identity = {"fingerprint": self._job.fingerprint, "run": self._job.run}
         checksums.check(unit, path, **run_identity)
@@ -239,13 +243,13 @@ def removals_of(duplicates: Iterable[bytes]) -> Removals:
 
 
 def join_removals(element: tuple[int, dict[str, Iterable[Any]]]) -> tuple[WorkUnit, bytes]:
-    """Joins a unit with its duplicates, and with the removals of other steps that compare documents of all units.
+    """Joins a unit and its earlier removals with its duplicates, and with the removals of steps that compare documents.
 
     Returns:
         The unit, and its removals as bytes.
     """
     joined = element[1]
-    (unit,) = joined["unit"]
+    ((unit, earlier),) = joined["unit"]
     duplicates = removals_of(joined.get(DUPLICATES, ()))
-    others = map(Removals.from_bytes, joined.get(REMOVALS, ()))
+    others = map(Removals.from_bytes, (earlier, *joined.get(REMOVALS, ())))
     return unit, Removals.concat([duplicates, *others]).to_bytes()

@@ -6,8 +6,9 @@
                        └─ statistics, counts of excluded records ─────────────────────────┘
 
 If the units' files are local, or documents are not packed, each shard reads its rows from them. Otherwise, in Cloud
-Storage, the runner groups rows by shard. With `--dedup exact`, the units are also read once before tokenization, to
-hash their documents. With `--resume`, the units and shards that an earlier run finished are checked and kept.
+Storage, the runner groups rows by shard. With `--decontaminate` and `--dedup exact`, the units are also read once for
+each before tokenization, to find n-grams of benchmarks and to hash their documents. With `--resume`, the units and
+shards that an earlier run finished are checked and kept. With `--dry_run`, the removed documents are only listed.
 
 Labels of steps never change, since runners show metrics and job graphs by label.
 """
@@ -16,10 +17,10 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import apache_beam as beam
-from apache_beam.pvalue import AsIter, AsSingleton, DoOutputsTuple, PCollection
+from apache_beam.pvalue import AsIter, AsSingleton, PCollection
 
 from beam_pipeline.dataset.bad_records import Excluded
 from beam_pipeline.dataset.finished_units import BlockPlace
@@ -27,6 +28,7 @@ from beam_pipeline.dataset.shards import ShardInfo
 from beam_pipeline.engines.fallbacks import EngineUse
 from beam_pipeline.rows.routing import RowTable
 from beam_pipeline.sources.units import WorkUnit, read_plan
+from beam_pipeline.steps.decontaminate import decontaminate
 from beam_pipeline.steps.deduplicate import (
     DUPLICATES,
     HASHES,
@@ -35,6 +37,7 @@ from beam_pipeline.steps.deduplicate import (
     join_removals,
     num_buckets,
 )
+from beam_pipeline.steps.dry_run import FinishDryRun, ListRemoved
 from beam_pipeline.steps.job import Job
 from beam_pipeline.steps.route import KeptShards, RouteRows, list_shards
 from beam_pipeline.steps.tables import (
@@ -79,7 +82,12 @@ def build_from_units(units: PCollection[WorkUnit], job: Job) -> None:
         job: The run.
     """
     pipeline = units.pipeline
-    tokenized = _tokenize(units | "SpreadUnits" >> beam.Reshuffle(), job)
+    curated, reports = _curate(units | "SpreadUnits" >> beam.Reshuffle(), job)
+    if job.config.dry_run:
+        _list_removed(curated, reports, job)
+        return
+    outputs = (BLOCKS, TAILS, COUNTS, STATISTICS, EXCLUDED, USES)
+    tokenized = curated | "Tokenize" >> beam.ParDo(TokenizeUnit(job)).with_outputs(*outputs)
     splits, max_length = len(job.config.splits), job.config.max_length
     counts = tokenized[COUNTS] | "ListCounts" >> beam.combiners.ToList()
     tail_table = counts | "TailTable" >> beam.Map(build_tail_table, job.num_units, splits)
@@ -116,7 +124,22 @@ def build_from_units(units: PCollection[WorkUnit], job: Job) -> None:
             AsIter(uses),
             AsSingleton(tail_table),
             AsIter(shards),
+            *reports,
         )
+    )
+
+
+def _list_removed(curated: PCollection[tuple[WorkUnit, bytes]], reports: Sequence[AsIter], job: Job) -> None:
+    """Lists the documents that would be removed, instead of making a dataset of the others."""
+    excluded = (
+        curated
+        | "ListRemoved" >> beam.ParDo(ListRemoved(job))
+        | "SumExcluded" >> beam.CombineGlobally(_sum_excluded)
+    )
+    _ = (
+        curated.pipeline
+        | "Once" >> beam.Create([None])
+        | "FinishDryRun" >> beam.ParDo(FinishDryRun(job), AsIter(excluded), *reports)
     )
 
 
@@ -165,10 +188,22 @@ def _kept_table(kept: PCollection[ShardInfo]) -> PCollection[KeptTable]:
     )
 
 
-def _tokenize(units: PCollection[WorkUnit], job: Job) -> DoOutputsTuple:
-    """Tokenizes the units, after deduplication if the options request it."""
+def _curate(
+    units: PCollection[WorkUnit], job: Job
+) -> tuple[PCollection[tuple[WorkUnit, bytes]], list[AsIter]]:
+    """Adds the steps that compare documents with benchmarks and with each other.
+
+    Returns:
+        The units with their removals, as bytes, and what the last step must wait for.
+    """
+    reports = []
+    if job.config.contamination.decontaminate:
+        with_removals, report = decontaminate(units, job)
+        reports.append(AsIter(report))
+    else:
+        with_removals = units | "Unit" >> beam.Map(lambda unit: (unit, b""))
     if job.config.dedup == "exact":
-        hashed = units | "HashDocuments" >> beam.ParDo(
+        hashed = with_removals | "HashDocuments" >> beam.ParDo(
             HashDocuments(job, num_buckets(job.input_bytes))
         ).with_outputs(HASHES, DUPLICATES)
         later_duplicates = (
@@ -177,16 +212,13 @@ def _tokenize(units: PCollection[WorkUnit], job: Job) -> DoOutputsTuple:
             | "FindDuplicates" >> beam.ParDo(FindDuplicates())
         )
         duplicates = (hashed[DUPLICATES], later_duplicates) | "AllDuplicates" >> beam.Flatten()
-        numbered = units | "NumberUnits" >> beam.Map(lambda unit: (unit.index, unit))
-        joined = (
+        numbered = with_removals | "NumberUnits" >> beam.Map(lambda element: (element[0].index, element))
+        with_removals = (
             {"unit": numbered, DUPLICATES: duplicates}
             | "JoinDuplicates" >> beam.CoGroupByKey()
             | "UnitWithDuplicates" >> beam.Map(join_removals)
         )
-    else:
-        joined = units | "Unit" >> beam.Map(lambda unit: (unit, b""))
-    outputs = (BLOCKS, TAILS, COUNTS, STATISTICS, EXCLUDED, USES)
-    return joined | "Tokenize" >> beam.ParDo(TokenizeUnit(job)).with_outputs(*outputs)
+    return with_removals, reports
 
 
 def _kept_shards(pipeline: beam.Pipeline, job: Job) -> PCollection[ShardInfo]:

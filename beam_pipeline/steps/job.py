@@ -168,6 +168,11 @@ class Job(OutputJob):
         return filesystem.join(self.staging, "run.json")
 
     @property
+    def ngram_index_path(self) -> str:
+        """The file with the n-grams of the benchmarks of `--decontaminate`."""
+        return filesystem.join(self.staging, "benchmarks.npz")
+
+    @property
     def tokenizer_json_path(self) -> str:
         return filesystem.join(self.output, TOKENIZER, "tokenizer.json")
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import apache_beam as beam
-import numpy as np
 from apache_beam.metrics import Metrics
 from apache_beam.pvalue import TaggedOutput
 
@@ -19,17 +18,17 @@ from beam_pipeline.dataset.finished_units import (
     find_unit,
     hashes_path,
     identity_of,
+    matches_path,
     unit_path,
 )
-from beam_pipeline.dataset.removed_documents import removed_path, write_removed
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.dataset.text_checksums import TextChecksums
 from beam_pipeline.rows.packing import Packer
 from beam_pipeline.rows.split_chooser import SplitChooser
 from beam_pipeline.sources.reading import describe, describe_place
-from beam_pipeline.sources.units import BadRecord, DocumentBatch, WorkUnit
+from beam_pipeline.sources.units import BadRecord, WorkUnit
 from beam_pipeline.steps.ahead import ahead
-from beam_pipeline.steps.curate import Curation, RemovedDocuments, curated_batches
+from beam_pipeline.steps.curate import Curation, RemovedDocuments, kept_documents
 from beam_pipeline.steps.job import Job
 from beam_pipeline.steps.tables import UnitCounts
 from beam_pipeline.steps.unit_rows import UnitRows
@@ -136,7 +135,15 @@ class TokenizeUnit(beam.DoFn):
         with create_unit(path, identity=identity, splits=len(config.splits)) as writer:
             try:
                 # Reading, tokenizing and writing overlap.
-                batches = self._documents(unit, removals, removed, excluded, checksums, progress)
+                batches = kept_documents(
+                    unit,
+                    self._curation,
+                    removals,
+                    removed=removed,
+                    excluded=excluded,
+                    checksums=checksums,
+                    advance=progress.advance,
+                )
                 with (
                     ahead(batches, threads=job.threads) as documents,
                     ahead(rows.blocks(documents), threads=job.threads) as blocks,
@@ -148,10 +155,11 @@ class TokenizeUnit(beam.DoFn):
                 place = describe_place(unit, error.name, error.place)
                 raise DataError(f"{place}, work unit {unit.index}: {error}") from error
             checksums.check(unit, path, fingerprint=job.fingerprint, run=job.run)
-            checksums.check(unit, hashes_path(job.staging, unit.index), fingerprint=job.fingerprint)
+            for earlier in (hashes_path, matches_path):
+                checksums.check(unit, earlier(job.staging, unit.index), fingerprint=job.fingerprint)
             excluded.bad_records = len(bad_records)
             excluded.overlong_documents = rows.overlong
-            excluded.add_removals(removed.removals.counts())
+            excluded.add_removals(removed.counts())
             job.check_lock()  # the file appears at the end of this block
             finished = writer.end(
                 tails=rows.tails,
@@ -159,23 +167,11 @@ class TokenizeUnit(beam.DoFn):
                 excluded=excluded,
                 use=self._tokenizer.use - earlier_use,
                 bad_records=write_bad_records(job.output, unit, bad_records) if bad_records else None,
-                removed=self._list_removed(unit, removed),
+                removed=removed.write(job, unit),
                 run=job.run,
                 texts=checksums.by_name,
             )
         return finished
-
-    def _list_removed(self, unit: WorkUnit, removed: RemovedDocuments) -> str | None:
-        """Writes the list of the unit's removed documents. Returns its path, or None if there are none."""
-        path = removed_path(self._job.output, unit.index)
-        if removed.paths:
-            write_removed(path, removed.removals, removed.paths, removed.places)
-            return path
-        if (
-            self._job.config.resume
-        ):  # the files may have changed since an earlier run listed documents of this unit
-            filesystem.delete([path])
-        return None
 
     def _outputs(self, unit: WorkUnit, finished: FinishedUnit) -> Iterator[TaggedOutput]:
         for place in finished.blocks:
@@ -195,29 +191,6 @@ class TokenizeUnit(beam.DoFn):
         yield TaggedOutput(EXCLUDED, finished.excluded)
         self._misses.inc(finished.use.fallbacks.documents)
         yield TaggedOutput(USES, (finished.use.engine, finished.use))
-
-    def _documents(
-        self,
-        unit: WorkUnit,
-        removals: Removals,
-        removed: RemovedDocuments,
-        excluded: Excluded,
-        checksums: TextChecksums,
-        progress: UnitProgress,
-    ) -> Iterator[DocumentBatch]:
-        """Yields the unit's documents that no rule removes.
-
-        Adds the others to `removed`, all records but the bad and removed ones to `excluded`, and the texts as read to
-        `checksums`.
-        """
-        for curated in curated_batches(unit, self._curation, checksums, progress.advance):
-            batch, read = curated.batch, curated.read
-            excluded.records += len(read.texts) + read.blank + len(read.bad_records)
-            excluded.blank_documents += read.blank
-            in_batch = removals.between(curated.first, curated.first + len(read.texts))
-            removed.add(unit, curated, Removals.concat([in_batch, curated.removals]))
-            dropped = np.flatnonzero(np.isin(curated.numbers, in_batch.documents)) if len(in_batch) else ()
-            yield batch.without(dropped) if len(dropped) else batch
 
 
 class MergeStatistics(beam.CombineFn):

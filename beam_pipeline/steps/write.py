@@ -149,7 +149,9 @@ class CommitDataset(beam.DoFn):
         uses: Iterable[tuple[tuple[str, str], EngineUse]],
         tails: TailTable,
         shards: Iterable[ShardInfo],
+        *reports: Iterable[None],
     ) -> None:
+        """Commits. `reports` are files beside the dataset, which must be written before."""
         layouts = [layout_of(self._job, split, table) for split in range(len(self._job.config.splits))]
         commit(
             self._job,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import time
@@ -37,7 +38,9 @@ from beam_pipeline.tokenization.load_check import check_copy
 from beam_pipeline.tokenization.template import Template
 from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
 from beam_pipeline.verbs.analysis import Lengths, analyze, describe_lengths
+from beam_pipeline.verbs.benchmark_index import index_benchmarks
 from beam_pipeline.verbs.costs import likely_records, needed_memory
+from beam_pipeline.verbs.dry_run import print_dry_run, read_dry_run
 from beam_pipeline.verbs.estimate import estimate
 from beam_pipeline.verbs.estimate_lines import describe_estimate
 from beam_pipeline.verbs.first_look import check_documents
@@ -74,6 +77,8 @@ class CheckedRun:
     """Which texts are cut for infilling; None: none are."""
     lost: RoundTrip | None
     """What the tokenizer loses of a sample of the documents, if anything."""
+    ngram_index: bytes | None = None
+    """The n-grams of the benchmarks of `--decontaminate`."""
 
     @cached_property
     def inputs(self) -> bytes:
@@ -88,7 +93,7 @@ class CheckedRun:
             **({"round_trip": self.lost.to_json()} if self.lost else {}),
             "bytes_version": _BYTES_VERSION,
             "versions": {"tokenmill": __version__, "tokenizers": version("tokenizers")},
-            "config": self.config.identity(),
+            "config": self.config.identity() | self._benchmarks(),
             "inputs": describe_inputs(
                 self.inputs,
                 files=len(self.planned.files),
@@ -105,6 +110,12 @@ class CheckedRun:
                 "files": files,
             },
         }
+
+    def _benchmarks(self) -> dict[str, str]:
+        """Returns what identifies the content of the benchmarks."""
+        if self.ngram_index is None:
+            return {}
+        return {"decontaminate": hashlib.sha256(self.ngram_index).hexdigest()}
 
     def fingerprint(self) -> str:
         """See `fingerprint_of`."""
@@ -131,6 +142,8 @@ def main(argv: Sequence[str] | Parsed) -> None:
     prepared = prepare(config, beam_args)
     if config.console.json:
         print_document(prepared.to_json())
+    elif config.dry_run and prepared.finished:
+        print_dry_run(prepared)
     elif not prepared.finished:
         print(f"{config.output} will be complete when the job is done")
     else:
@@ -165,6 +178,8 @@ def prepare(config: PrepareConfig, beam_args: Sequence[str]) -> PreparedDataset:
             is_done = _make(launch, held, checked)
     if not is_done:
         return PreparedDataset(output=output, finished=False)
+    if config.dry_run:
+        return read_dry_run(output)
     seconds = None if held is None else time.monotonic() - began
     analysis: dict[str, Lengths] = {}
     if any(_missing_views(config, output)):
@@ -244,6 +259,7 @@ def check_run(config: PrepareConfig, launch: Launch, planned: InputPlan | None =
         chat=chat,
         infilling=infilling_of(config.identity() | {"seed": config.seed}, tokenizer),
         lost=lost,
+        ngram_index=index_benchmarks(config.contamination),
     )
 
 
@@ -272,7 +288,8 @@ def _make(launch: Launch, held: Lock, checked: CheckedRun) -> bool:
     """Runs the pipeline. Returns False if its job was only submitted, True if the dataset is finished."""
     config, tokenizer, planned = checked.config, checked.tokenizer, checked.planned
     written = "documents" if config.packing == "none" else "rows"
-    with launch.progress([("tokenize", "MB", 1e6), ("write", written, 1.0)], planned.bytes) as address:
+    stages = [("tokenize", "MB", 1e6), ("write", written, 1.0)]
+    with launch.progress([("read", "MB", 1e6)] if config.dry_run else stages, planned.bytes) as address:
         job = Job(
             config=config,
             output=launch.output,
@@ -373,7 +390,10 @@ def _check_memory(config: PrepareConfig, planned: InputPlan, tokenizer: Tokenize
 def _stage(job: Job, checked: CheckedRun) -> None:
     """Writes the files that workers read: the tokenizer, the plan and the run's description."""
     files = checked.tokenizer.files
-    job.write_recorded("tokenizer", {f"{TOKENIZER}/{name}": data for name, data in files.items()})
-    job.write_recorded("inputs", {INPUTS: checked.inputs})
+    if not job.config.dry_run:
+        job.write_recorded("tokenizer", {f"{TOKENIZER}/{name}": data for name, data in files.items()})
+        job.write_recorded("inputs", {INPUTS: checked.inputs})
     write_plan(job.plan_path, checked.planned.units)
+    if checked.ngram_index is not None:
+        filesystem.write_bytes(job.ngram_index_path, checked.ngram_index)
     filesystem.write_bytes(job.description_path, json.dumps(checked.describe()).encode())
