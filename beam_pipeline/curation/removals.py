@@ -20,6 +20,9 @@ import pyarrow as pa
 EXACT = "exact"
 """The rule that removes documents with the same text as an earlier one."""
 
+NEAR = "near"
+"""The rule that removes documents that are similar to an earlier one."""
+
 RULE_NAME = re.compile(r"[a-z][a-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 """Matches the name of a rule. Combinations of rules are joined by `+`."""
 

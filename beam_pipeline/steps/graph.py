@@ -36,6 +36,7 @@ from beam_pipeline.steps.deduplicate import (
     num_buckets,
 )
 from beam_pipeline.steps.job import Job
+from beam_pipeline.steps.near import RemoveNearDuplicates
 from beam_pipeline.steps.route import KeptShards, RouteRows, list_shards
 from beam_pipeline.steps.tables import (
     KeptTable,
@@ -183,6 +184,8 @@ def _tokenize(units: PCollection[WorkUnit], job: Job) -> DoOutputsTuple:
             | "JoinDuplicates" >> beam.CoGroupByKey()
             | "UnitWithDuplicates" >> beam.Map(join_removals)
         )
+    elif job.config.dedup == "near":
+        joined = units | "RemoveNearDuplicates" >> RemoveNearDuplicates(job)
     else:
         joined = units | "Unit" >> beam.Map(lambda unit: (unit, b""))
     outputs = (BLOCKS, TAILS, COUNTS, STATISTICS, EXCLUDED, USES)

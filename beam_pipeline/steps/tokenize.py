@@ -22,6 +22,7 @@ from beam_pipeline.dataset.finished_units import (
     unit_path,
 )
 from beam_pipeline.dataset.removed_documents import removed_path, write_removed
+from beam_pipeline.dataset.sketches import sketches_path
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.dataset.text_checksums import TextChecksums
 from beam_pipeline.rows.packing import Packer
@@ -148,7 +149,8 @@ class TokenizeUnit(beam.DoFn):
                 place = describe_place(unit, error.name, error.place)
                 raise DataError(f"{place}, work unit {unit.index}: {error}") from error
             checksums.check(unit, path, fingerprint=job.fingerprint, run=job.run)
-            checksums.check(unit, hashes_path(job.staging, unit.index), fingerprint=job.fingerprint)
+            for earlier_pass in (hashes_path, sketches_path):
+                checksums.check(unit, earlier_pass(job.staging, unit.index), fingerprint=job.fingerprint)
             excluded.bad_records = len(bad_records)
             excluded.overlong_documents = rows.overlong
             excluded.add_removals(removed.removals.counts())
