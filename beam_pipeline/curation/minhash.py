@@ -18,12 +18,10 @@ import numpy as np
 
 from beam_pipeline.curation.shingles import ShingleSets
 from beam_pipeline.native.library import rows_library
-from beam_pipeline.support.errors import UsageError
 from beam_pipeline.support.hashing import key64, mix64
 
 MERSENNE_PRIME = (1 << 61) - 1
 
-_MOST_HASHES = 1024  # MOST_HASHES in shingles.c
 _DEFAULT_HASHES = 128
 _DEFAULT_RECALL = 0.975
 
@@ -36,21 +34,9 @@ class Bands:
     rows: int
 
     @classmethod
-    def parse(cls, text: str) -> Bands:
-        """Parses "14x8".
-
-        Raises:
-            UsageError: If it is not of this form, or there are more than 1024 MinHashes.
-        """
-        bands, separator, rows = text.partition("x")
-        if (
-            separator
-            and bands.isdecimal()
-            and rows.isdecimal()
-            and 1 <= int(bands) * int(rows) <= _MOST_HASHES
-        ):
-            return cls(int(bands), int(rows))
-        raise UsageError(f"{text!r}: use a form such as 14x8, with at most {_MOST_HASHES} MinHashes")
+    def from_options(cls, bands: str | None, threshold: float) -> Bands:
+        """Returns the bands that `--near_bands` gives, such as "14x8", or those for the threshold."""
+        return cls.for_threshold(threshold) if bands is None else cls(*map(int, bands.split("x")))
 
     @classmethod
     def for_threshold(cls, threshold: float) -> Bands:

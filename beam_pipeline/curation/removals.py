@@ -21,6 +21,9 @@ import pyarrow.compute as pc
 EXACT = "exact"
 """The rule that removes documents with the same text as an earlier one."""
 
+NEAR = "near"
+"""The rule that removes documents that are similar to an earlier one."""
+
 PASSAGES_RULE = "decontaminate_passages"
 """The rule that removes passages from documents, which stay."""
 

@@ -9,14 +9,13 @@ The hash of a word is a polynomial of its UTF-8 bytes, that of a shingle a polyn
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from beam_pipeline.curation.normalize import normalize_texts
 from beam_pipeline.native.library import rows_library
-from beam_pipeline.support.errors import UsageError
 from beam_pipeline.support.hashing import key64, mix64
 
 _BYTE_FACTOR = 0x9DDFEA08EB382D69  # odd, so that powers have inverses
@@ -30,25 +29,14 @@ class ShingleSize:
     """The length of a shingle."""
 
     size: int
-    """The number of words or characters, 1 to 1024."""
+    """The number of words or characters, 1 to 1024 (MOST_WIDTH in shingles.c)."""
     characters: bool = False
     """Whether characters are counted, for languages that do not separate words; separators do not count."""
 
-    MOST = 1024
-
     @classmethod
-    def parse(cls, text: str) -> ShingleSize:
-        """Parses "5" (words) or "24c" (characters).
-
-        Raises:
-            UsageError: If it is neither.
-        """
-        match = re.fullmatch(r"([1-9][0-9]{0,3})(c?)", text)
-        if match is None or int(match[1]) > cls.MOST:
-            raise UsageError(
-                f"{text!r}: use a number of words such as 5, or of characters such as 24c, up to {cls.MOST}"
-            )
-        return cls(int(match[1]), bool(match[2]))
+    def from_option(cls, text: str) -> ShingleSize:
+        """Returns the size that `--near_shingle` gives: "5" (words) or "24c" (characters)."""
+        return cls(int(text.removesuffix("c")), text.endswith("c"))
 
 
 @dataclass(frozen=True)
@@ -66,6 +54,23 @@ class ShingleSets:
             return np.empty((0, 2), np.uint64)
         sums = [np.add.reduceat(mix64(self.hashes ^ key), self.starts[:-1]) for key in _KEYS]
         return np.stack(sums, axis=1)
+
+    def bounds(self, indices: np.ndarray) -> np.ndarray:
+        """Returns the begin and end in `hashes` of the sets with these indices: int64 [indices, 2]."""
+        return np.stack([self.starts[indices], self.starts[indices + 1]], axis=1)
+
+    def take(self, indices: np.ndarray) -> ShingleSets:
+        """Returns the sets with these indices."""
+        parts = [self.hashes[start:end] for start, end in self.bounds(indices).tolist()]
+        return ShingleSets(np.concatenate([np.empty(0, np.uint64), *parts]), np.cumsum([0, *map(len, parts)]))
+
+    @classmethod
+    def concatenate(cls, several: Iterable[ShingleSets]) -> ShingleSets:
+        """Returns the sets of several."""
+        several = list(several)
+        sizes = [np.diff(sets.starts) for sets in several]
+        starts = np.cumsum(np.concatenate([[0], *sizes]).astype(np.int64))
+        return cls(np.concatenate([np.empty(0, np.uint64), *(sets.hashes for sets in several)]), starts)
 
 
 def shingle_sets(texts: list[str], size: ShingleSize) -> ShingleSets:

@@ -29,6 +29,7 @@ _RESERVED = (
     *(TOKENIZER, MANIFEST, INPUTS, UNITS, STATISTICS, INDEX, OFFSETS, TRANSFORM_FN, SCHEMA.partition("/")[0]),
     *("bad_records", "removed", REPORT, f"{REPORT}.tmp"),
 )
+MOST_MINHASHES = 1024  # MOST_HASHES in shingles.c
 _WINDOWS_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?")
 
 FORMAT_DEFAULTS = {"output_format": "tfrecord", "ids_column": "input_ids"}
@@ -85,6 +86,25 @@ def parse_sentinels(text: str) -> tuple[str, str, str]:
     if len(names) != 3 or len({*names, ""}) < 4:
         raise UsageError(f"--fim_tokens {text}: is not PREFIX,MIDDLE,SUFFIX, three different tokens")
     return names
+
+
+def parse_shingle(text: str) -> str:
+    """Returns the number of words or characters of `--near_shingle`, as it is. Raises UsageError if it is none."""
+    if not re.fullmatch(r"[1-9][0-9]{0,2}c?", text):
+        raise UsageError(
+            f"--near_shingle {text}: is not a number of words such as 5, or of characters such as 24c, up to 999"
+        )
+    return text
+
+
+def parse_bands(text: str) -> str:
+    """Returns the bands and rows of `--near_bands`, as they are. Raises UsageError if there are not 1 to 1024 MinHashes."""
+    match = re.fullmatch(r"([1-9][0-9]{0,3})x([1-9][0-9]{0,3})", text)
+    if not match or int(match[1]) * int(match[2]) > MOST_MINHASHES:
+        raise UsageError(
+            f"--near_bands {text}: is not of the form 14x8, bands of MinHashes, with {MOST_MINHASHES} MinHashes in all at most"
+        )
+    return text
 
 
 def parse_prices(text: str) -> tuple[tuple[str, float], ...]:

@@ -40,7 +40,7 @@ _ENTRIES_PER_PASS = 1 << 22
 _ENTRY = np.dtype([("high", "<u8"), ("low", "<u8"), ("document", "<u4")])
 
 # A document that repeats another: its number, and the unit and number of the document that is kept.
-_DUPLICATE = np.dtype([("document", "<u4"), ("kept_unit", "<i8"), ("kept_document", "<u4")])
+DUPLICATE = np.dtype([("document", "<u4"), ("kept_unit", "<i8"), ("kept_document", "<u4")])
 
 UnitEntries = tuple[int, bytes]
 """The entries that a unit sends to a bucket: (the unit's number, `_ENTRY` entries as bytes)."""
@@ -91,14 +91,14 @@ def bucket_entries(hashes: np.ndarray, documents: np.ndarray, buckets: int) -> I
     entries["high"], entries["low"] = hashes.T
     entries["document"] = documents
     bucket = entries["high"] % np.uint64(buckets)
-    for indices in _indices_by_key(bucket):
+    for indices in indices_by_key(bucket):
         yield int(bucket[indices[0]]), entries[indices].tobytes()
 
 
-def _indices_by_key(keys: np.ndarray) -> list[np.ndarray]:
+def indices_by_key(keys: np.ndarray) -> list[np.ndarray]:
     """Returns the indices of each distinct key, in ascending order of the keys.
 
-    >>> _indices_by_key(np.array([7, 3, 7]))
+    >>> indices_by_key(np.array([7, 3, 7]))
     [array([1]), array([0, 2])]
     """
     order = np.argsort(keys, kind="stable")
@@ -108,7 +108,7 @@ def _indices_by_key(keys: np.ndarray) -> list[np.ndarray]:
 def find_duplicates(
     unit_entries: Iterable[UnitEntries], entries_per_pass: int = _ENTRIES_PER_PASS
 ) -> Iterator[tuple[int, bytes]]:
-    """Yields (unit, its documents that an earlier unit also has; `_DUPLICATE` entries as bytes).
+    """Yields (unit, its documents that an earlier unit also has; `DUPLICATE` entries as bytes).
 
     Args:
         unit_entries: The entries that the units sent to one bucket, in any order. No unit has a hash twice. The
@@ -133,15 +133,15 @@ def find_duplicates(
         kept = _starts(differs, len(unit))[repeated]
         duplicates = _duplicates(entry["document"][repeated], unit[kept], entry["document"][kept])
         unit = unit[repeated]
-        for part in _indices_by_key(unit):
+        for part in indices_by_key(unit):
             yield int(unit[part[0]]), duplicates[part].tobytes()
 
 
 def _duplicates(
     documents: np.ndarray, kept_units: np.ndarray | int, kept_documents: np.ndarray
 ) -> np.ndarray:
-    """Returns `_DUPLICATE` entries with these fields."""
-    duplicates = np.empty(len(documents), _DUPLICATE)
+    """Returns `DUPLICATE` entries with these fields."""
+    duplicates = np.empty(len(documents), DUPLICATE)
     duplicates["document"], duplicates["kept_unit"] = documents, kept_units
     duplicates["kept_document"] = kept_documents
     return duplicates
@@ -224,14 +224,14 @@ class FindDuplicates(beam.DoFn):
 
     def process(self, element: tuple[tuple[int, int], Iterable[UnitEntries]]) -> Iterator[tuple[int, bytes]]:
         for unit, duplicates in find_duplicates(element[1]):
-            self._duplicates.inc(len(duplicates) // _DUPLICATE.itemsize)
+            self._duplicates.inc(len(duplicates) // DUPLICATE.itemsize)
             yield unit, duplicates
 
 
 def removals_of(duplicates: Iterable[bytes]) -> Removals:
-    """Returns the removals of a unit's duplicates, given as `_DUPLICATE` entries, in any order."""
+    """Returns the removals of a unit's duplicates, given as `DUPLICATE` entries, in any order."""
     entries = np.concatenate(
-        [np.empty(0, _DUPLICATE), *(np.frombuffer(part, _DUPLICATE) for part in duplicates)]
+        [np.empty(0, DUPLICATE), *(np.frombuffer(part, DUPLICATE) for part in duplicates)]
     )
     kept = zip(entries["kept_unit"].tolist(), entries["kept_document"].tolist(), strict=True)
     return Removals.of_rule(

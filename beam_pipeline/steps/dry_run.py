@@ -62,7 +62,7 @@ class FinishDryRun(beam.DoFn):
     def __init__(self, job: Job):
         self._job = job
 
-    def process(self, _: None, excluded: Iterable[Excluded], *reports: Iterable[None]) -> None:
+    def process(self, _: None, excluded: Iterable[Excluded], report: Iterable[None] = ()) -> None:
         job = self._job
         counts = sum(excluded, Excluded())
         job.check_lock()

@@ -39,6 +39,7 @@ from beam_pipeline.steps.deduplicate import (
 )
 from beam_pipeline.steps.dry_run import FinishDryRun, ListRemoved
 from beam_pipeline.steps.job import Job
+from beam_pipeline.steps.near import RemoveNearDuplicates
 from beam_pipeline.steps.route import KeptShards, RouteRows, list_shards
 from beam_pipeline.steps.tables import (
     KeptTable,
@@ -218,6 +219,8 @@ def _curate(
             | "JoinDuplicates" >> beam.CoGroupByKey()
             | "UnitWithDuplicates" >> beam.Map(join_removals)
         )
+    elif job.config.dedup == "near":
+        with_removals = with_removals | "RemoveNearDuplicates" >> RemoveNearDuplicates(job)
     return with_removals, reports
 
 

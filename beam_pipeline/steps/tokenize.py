@@ -21,6 +21,7 @@ from beam_pipeline.dataset.finished_units import (
     matches_path,
     unit_path,
 )
+from beam_pipeline.dataset.sketches import sketches_path
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.dataset.text_checksums import TextChecksums
 from beam_pipeline.rows.packing import Packer
@@ -155,8 +156,8 @@ class TokenizeUnit(beam.DoFn):
                 place = describe_place(unit, error.name, error.place)
                 raise DataError(f"{place}, work unit {unit.index}: {error}") from error
             checksums.check(unit, path, fingerprint=job.fingerprint, run=job.run)
-            for earlier in (hashes_path, matches_path):
-                checksums.check(unit, earlier(job.staging, unit.index), fingerprint=job.fingerprint)
+            for earlier_pass in (matches_path, hashes_path, sketches_path):
+                checksums.check(unit, earlier_pass(job.staging, unit.index), fingerprint=job.fingerprint)
             excluded.bad_records = len(bad_records)
             excluded.overlong_documents = rows.overlong
             excluded.add_removals(removed.counts())

@@ -149,9 +149,9 @@ class CommitDataset(beam.DoFn):
         uses: Iterable[tuple[tuple[str, str], EngineUse]],
         tails: TailTable,
         shards: Iterable[ShardInfo],
-        *reports: Iterable[None],
+        report: Iterable[None] = (),
     ) -> None:
-        """Commits. `reports` are files beside the dataset, which must be written before."""
+        """Commits the dataset. `report` is an element that exists when the report of decontamination is written."""
         layouts = [layout_of(self._job, split, table) for split in range(len(self._job.config.splits))]
         commit(
             self._job,

@@ -7,7 +7,6 @@ from beam_pipeline.curation import minhash, similarity
 from beam_pipeline.curation.minhash import Bands, band_hashes, hash_bands, hash_functions, minhashes
 from beam_pipeline.curation.shingles import ShingleSets
 from beam_pipeline.curation.similarity import jaccard
-from beam_pipeline.support.errors import UsageError
 
 hashes = st.one_of(st.integers(0, 2**64 - 1), st.integers(0, 20))
 sets_of_hashes = st.lists(st.sets(hashes, min_size=1, max_size=9), max_size=6)
@@ -69,11 +68,9 @@ def test_default_bands_propose_nearly_all_pairs_above_the_threshold(threshold):
     assert bands.recall(threshold) >= 0.975 and bands.bands * bands.rows <= 128
 
 
-def test_bands_are_two_numbers():
-    assert Bands.parse("14x8") == Bands(14, 8)
-    for text in ("14", "14x", "0x8", "x", "200x8", "-1x-8"):
-        with pytest.raises(UsageError, match="use a form such as 14x8"):
-            Bands.parse(text)
+def test_bands_are_those_of_the_option_if_it_is_given():
+    assert Bands.from_options("14x8", 0.8) == Bands(14, 8)
+    assert Bands.from_options(None, 0.8) == Bands(18, 7)
 
 
 @given(sets_of_hashes, sets_of_hashes, st.booleans())

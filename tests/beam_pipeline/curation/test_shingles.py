@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from beam_pipeline.curation import shingles
 from beam_pipeline.curation.normalize import normalize_texts
 from beam_pipeline.curation.shingles import ShingleSize, shingle_sets
-from beam_pipeline.support.errors import UsageError
 
 characters = st.sampled_from("ab .\né日本ß½")
 sizes = st.builds(ShingleSize, st.integers(1, 6), st.booleans())
@@ -67,10 +66,4 @@ def test_sets_are_ascending_and_do_not_depend_on_the_other_texts():
 
 @pytest.mark.parametrize(("text", "size"), [("5", ShingleSize(5)), ("24c", ShingleSize(24, characters=True))])
 def test_sizes_are_numbers_of_words_or_characters(text, size):
-    assert ShingleSize.parse(text) == size
-
-
-@pytest.mark.parametrize("text", ["0", "", "c", "5w", "-3", "1025", "5 c", "٣"])
-def test_other_sizes_are_refused(text):
-    with pytest.raises(UsageError, match="use a number of words such as 5, or of characters such as 24c"):
-        ShingleSize.parse(text)
+    assert ShingleSize.from_option(text) == size

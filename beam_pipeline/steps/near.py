@@ -1,0 +1,105 @@
+"""The steps of near-deduplication, from units to units with the documents that are removed from each.
+
+See `near_duplicates` for what they do, and what they cost.
+"""
+
+from __future__ import annotations
+
+import apache_beam as beam
+from apache_beam.pvalue import DoOutputsTuple, PCollection
+
+from beam_pipeline.sources.units import WorkUnit
+from beam_pipeline.steps.deduplicate import FindDuplicates, num_buckets
+from beam_pipeline.steps.job import Job
+from beam_pipeline.steps.near_clusters import (
+    ROOTS,
+    FindRoots,
+    decide,
+    join_removed,
+    num_partitions,
+    num_rounds,
+)
+from beam_pipeline.steps.near_duplicates import (
+    BANDS,
+    DECIDED,
+    EQUALS,
+    HASHES,
+    PAIRS,
+    ProposePairs,
+    SendBands,
+    SketchDocuments,
+    num_band_buckets,
+)
+from beam_pipeline.steps.near_similarity import (
+    LINKS,
+    REQUESTS,
+    SIMILAR,
+    Compare,
+    CompareLocally,
+    RequestSets,
+    SendSets,
+)
+from beam_pipeline.support import filesystem
+
+
+class RemoveNearDuplicates(beam.PTransform):
+    """Units with their earlier removals → units with these and the removals of near-duplicates (`Removals.to_bytes`)."""
+
+    def __init__(self, job: Job):
+        self._job = job
+
+    def expand(self, units: PCollection[tuple[WorkUnit, bytes]]) -> PCollection[tuple[WorkUnit, bytes]]:
+        job = self._job
+        numbered = units | "NumberUnits" >> beam.Map(lambda element: (element[0].index, element))
+        sketched = units | "SketchDocuments" >> beam.ParDo(
+            SketchDocuments(job, num_buckets(job.input_bytes))
+        ).with_outputs(HASHES, DECIDED)
+        equal = (
+            sketched[HASHES]
+            | "GroupKeys" >> beam.GroupByKey()
+            | "FindEqualSets" >> beam.ParDo(FindDuplicates())
+        )
+        sent = (
+            {"unit": numbered, "equal": equal}
+            | "JoinEqualSets" >> beam.CoGroupByKey()
+            | "SendBands"
+            >> beam.ParDo(SendBands(job, num_band_buckets(job.input_bytes))).with_outputs(
+                BANDS, PAIRS, EQUALS
+            )
+        )
+        proposed = (
+            sent[BANDS] | "GroupBands" >> beam.GroupByKey() | "ProposePairs" >> beam.ParDo(ProposePairs())
+        )
+        pairs = (sent[PAIRS], proposed) | "AllPairs" >> beam.Flatten() | "GroupPairs" >> beam.GroupByKey()
+        compared = self._compare(pairs)
+        roots = compared[LINKS] | FindRoots(num_partitions(job.input_bytes), num_rounds(job.input_bytes))
+        decided = (
+            {ROOTS: roots, SIMILAR: compared[SIMILAR], EQUALS: sent[EQUALS]}
+            | "JoinSimilar" >> beam.CoGroupByKey()
+            | "Decide" >> beam.FlatMap(decide)
+        )
+        all_decided = (sketched[DECIDED], decided) | "AllDecided" >> beam.Flatten()
+        return (
+            {"unit": numbered, DECIDED: all_decided}
+            | "JoinRemoved" >> beam.CoGroupByKey()
+            | "UnitWithRemoved" >> beam.Map(join_removed)
+        )
+
+    def _compare(self, pairs: PCollection) -> DoOutputsTuple:
+        """Computes similarities, by the files of other units if they are local, or by sending sets."""
+        job, partitions = self._job, num_partitions(self._job.input_bytes)
+        if filesystem.is_local(job.output):
+            return pairs | "Compare" >> beam.ParDo(CompareLocally(job, partitions)).with_outputs(
+                LINKS, SIMILAR
+            )
+        requested = pairs | "RequestSets" >> beam.ParDo(RequestSets()).with_outputs(PAIRS, REQUESTS)
+        sets = (
+            requested[REQUESTS]
+            | "GroupRequests" >> beam.GroupByKey()
+            | "SendSets" >> beam.ParDo(SendSets(job))
+        )
+        return (
+            {PAIRS: requested[PAIRS], "sets": sets}
+            | "JoinSets" >> beam.CoGroupByKey()
+            | "Compare" >> beam.ParDo(Compare(job, partitions)).with_outputs(LINKS, SIMILAR)
+        )

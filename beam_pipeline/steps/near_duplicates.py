@@ -1,0 +1,227 @@
+"""Near-deduplication: of documents whose sets of shingles are similar, only the first is kept.
+
+    units ─► sketch ─► equal sets, by key ─► bands, by hash ─► candidate pairs ─► exact similarity ─► clusters
+                                                                   (near_clusters.py) ─► removals, by unit
+
+1. Each unit computes the sketches of its documents: a key of the set of shingles, bands of MinHashes, and the set, which
+   goes to a file. Documents with equal sets are found by their keys, as in exact deduplication, and take no further part.
+2. The bands of the others are distributed to buckets by hash. A unit sends at most four documents with the same band, and
+   compares others within the unit.
+3. A bucket proposes pairs of documents with an equal band (`curation.candidates`).
+4. The unit of a pair's later document computes the exact similarity. It reads sets of the other units from their local
+   files; elsewhere, each unit sends the sets that others ask for, each once per unit.
+5. Pairs at or above the threshold are the edges of a graph, whose components are the clusters (`near_clusters`).
+
+A pair's similarity is thus always computed, never estimated: no document is removed without a similar one. What MinHash
+does not propose is missed (see `curation.minhash`).
+
+Costs for 10 TB of text in documents of 1 kB, 170 shingles: 298,000 units of 33,500 documents and 16,384 buckets.
+
+- Sketching takes some 25 MB/s of a core: 110 hours. Its files have 1.5 bytes per byte of text, 15 TB, read once.
+- Keys: 1.2 billion elements, 200 GB. Bands: a unit sends 18 · 33,500 entries of 12 bytes, 37 to each bucket: 4.9 billion
+  elements, 2.2 TB. A bucket has 11 million entries, and takes three passes of 60 MB.
+- If a third of the documents has two candidates, and most bands propose them: 7 billion pairs · 10 bands · 16 bytes, 1.1 TB;
+  their sets 9.5 TB, and the comparisons (0.5 µs each) one hour.
+- Clusters: 10 rounds, of at most 48 bytes for each of 3 billion edges: 1.4 TB.
+
+The largest group of the shuffle is a bucket, or the links of a partition. Neither has to fit into memory. The sum is 15 TB
+of shuffle and some 300 vCPU-hours beyond those of reading the input twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.metrics import Metrics
+from apache_beam.pvalue import TaggedOutput
+
+from beam_pipeline.curation.candidates import (
+    ENTRY,
+    Proposed,
+    divide_bands,
+    document_ids,
+    propose_in_bucket,
+    units_of,
+)
+from beam_pipeline.curation.minhash import Bands, band_hashes, hash_functions
+from beam_pipeline.curation.removals import Removals
+from beam_pipeline.curation.shingles import ShingleSize, shingle_sets
+from beam_pipeline.dataset.finished_units import identity_of
+from beam_pipeline.dataset.sketches import (
+    Sketches,
+    SketchKeys,
+    kept_sketches,
+    read_bands,
+    sketches_path,
+    write_sketches,
+)
+from beam_pipeline.dataset.text_checksums import KEY, TextChecksums
+from beam_pipeline.sources.units import WorkUnit
+from beam_pipeline.steps.curate import Curation, curated_batches
+from beam_pipeline.steps.deduplicate import (
+    DUPLICATE,
+    bucket_entries,
+    first_occurrences,
+    indices_by_key,
+)
+from beam_pipeline.steps.job import Job
+
+HASHES, BANDS, PAIRS, EQUALS, DECIDED = "hashes", "bands", "pairs", "equals", "decided"
+
+_BYTES_PER_BUCKET = 32 << 20
+_MAX_BUCKETS = 1 << 14
+_ENTRIES_PER_PASS = 1 << 22
+
+REMOVED = np.dtype([("document", "<u4"), ("kept", "<u8"), ("like", "<u8"), ("similarity", "<f8")])
+"""A document to remove: its number in the unit, the ids of the document that is kept and of the one that it was compared
+with, and the similarity with the latter."""
+
+
+def num_band_buckets(input_bytes: int) -> int:
+    """Returns the number of buckets of bands for an input of this size."""
+    return max(1, min(_MAX_BUCKETS, input_bytes // _BYTES_PER_BUCKET))
+
+
+def removed_entries(documents: np.ndarray, kept: np.ndarray, like: np.ndarray, similarity: Any) -> np.ndarray:
+    """Returns `REMOVED` entries with these fields."""
+    entries = np.empty(len(documents), REMOVED)
+    entries["document"], entries["kept"], entries["like"] = documents, kept, like
+    entries["similarity"] = similarity
+    return entries
+
+
+class SketchDocuments(beam.DoFn):
+    """A unit → the keys of its distinct sets by bucket, and its documents whose set an earlier one of the unit has.
+
+    The sketches are stored in a file. Another attempt that finds this file intact does not read the text again.
+    """
+
+    def __init__(self, job: Job, buckets: int):
+        self._job = job
+        self._buckets = buckets
+
+    def setup(self) -> None:
+        self._duplicates = Metrics.counter("prepare", "duplicates_found")
+        self._curation = Curation(self._job.config)
+
+    def process(self, element: tuple[WorkUnit, bytes]) -> Iterator[TaggedOutput]:
+        """Processes one unit, given its removals that are already decided (`Removals.to_bytes`)."""
+        unit, removals = element
+        sketched = self._keys(unit, removals)
+        numbers, keys = sketched.numbers, sketched.keys
+        firsts = first_occurrences(keys)
+        is_first = firsts == np.arange(len(firsts))
+        repeats = np.flatnonzero(~is_first)
+        if len(repeats):
+            self._duplicates.inc(len(repeats))
+            first_ids = document_ids(unit.index, numbers[firsts[repeats]])
+            entries = removed_entries(numbers[repeats], first_ids, first_ids, 1.0)
+            yield TaggedOutput(DECIDED, (unit.index, entries.tobytes()))
+        for bucket, entries in bucket_entries(keys[is_first], numbers[is_first], self._buckets):
+            # The repeats that --mix requests are not duplicates of each other.
+            yield TaggedOutput(HASHES, ((unit.repeat, bucket), (unit.index, entries)))
+
+    def _keys(self, unit: WorkUnit, removals: bytes) -> SketchKeys:
+        """Returns the keys of the unit's documents. Documents that are already removed have none."""
+        job = self._job
+        path = sketches_path(job.staging, unit.index)
+        identity = identity_of(job.fingerprint, unit, removals)
+        kept = kept_sketches(path, identity)
+        if kept is not None:
+            return kept
+        checksums = TextChecksums()
+        run_identity = {"fingerprint": job.fingerprint, "run": job.run}
+
+        def finish() -> dict[str, Any]:
+            checksums.check(unit, path, **run_identity)
+            job.check_lock()  # the file appears next
+            return {**identity, **run_identity, KEY: checksums.by_name}
+
+        bands = Bands.from_options(job.config.near_bands, job.config.near_threshold)
+        sketches = self._sketches(unit, Removals.from_bytes(removals), bands, checksums)
+        return write_sketches(path, sketches, bands.bands, finish)
+
+    def _sketches(
+        self, unit: WorkUnit, removals: Removals, bands: Bands, checksums: TextChecksums
+    ) -> Iterator[Sketches]:
+        config = self._job.config
+        size = ShingleSize.from_option(config.near_shingle)
+        functions = hash_functions(config.seed, bands.bands * bands.rows)
+        for curated in curated_batches(unit, self._curation, checksums, removals=removals):
+            sets = shingle_sets(curated.batch.texts, size)
+            yield Sketches(curated.numbers, sets.keys(), band_hashes(sets, bands, functions), sets)
+
+
+class SendBands(beam.DoFn):
+    """A unit and its documents whose sets earlier units have → the bands of the others, and candidate pairs of its own.
+
+    The equal documents go to the unit of the document that each equals, which may itself be removed.
+    """
+
+    def __init__(self, job: Job, buckets: int):
+        self._job = job
+        self._buckets = buckets
+
+    def setup(self) -> None:
+        self._skipped = Metrics.counter("prepare", "near_pairs_skipped")
+
+    def process(self, element: tuple[int, dict[str, Iterable[Any]]]) -> Iterator[TaggedOutput]:
+        index, joined = element
+        ((unit, _),) = joined["unit"]
+        equal = concatenate(joined["equal"], DUPLICATE)
+        for part in indices_by_key(equal["kept_unit"]):
+            yield TaggedOutput(EQUALS, (int(equal["kept_unit"][part[0]]), (index, equal[part].tobytes())))
+        numbers, keys, bands = read_bands(sketches_path(self._job.staging, index))
+        is_first = first_occurrences(keys) == np.arange(len(keys))
+        compared = is_first & ~np.isin(numbers, equal["document"])
+        entries, proposed = divide_bands(index, bands[compared], numbers[compared])
+        self._skipped.inc(proposed.skipped)
+        yield from (TaggedOutput(PAIRS, pairs) for pairs in _pairs_by_unit(proposed))
+        bucket = entries["hash"] % np.uint64(self._buckets)
+        for part in indices_by_key(bucket):
+            data = entries[part].tobytes()
+            yield TaggedOutput(BANDS, ((unit.repeat, int(bucket[part[0]])), (index, data)))
+
+
+class ProposePairs(beam.DoFn):
+    """A bucket's bands → (unit, candidate pairs whose later document is in the unit; ids, uint64 [pairs, 2] as bytes)."""
+
+    def __init__(self, entries_per_pass: int = _ENTRIES_PER_PASS):
+        self._entries_per_pass = entries_per_pass
+
+    def setup(self) -> None:
+        self._skipped = Metrics.counter("prepare", "near_pairs_skipped")
+
+    def process(
+        self, element: tuple[tuple[int, int], Iterable[tuple[int, bytes]]]
+    ) -> Iterator[tuple[int, bytes]]:
+        unit_entries = element[1]
+        total = sum(len(data) for _, data in unit_entries) // ENTRY.itemsize
+        passes = -(-total // self._entries_per_pass)
+        for pass_number in range(passes):
+            units, parts = [], []
+            for unit, data in unit_entries:
+                part = np.frombuffer(data, ENTRY)
+                if passes > 1:
+                    # The lower bits determine the bucket.
+                    part = part[(part["hash"] >> np.uint64(32)) % np.uint64(passes) == pass_number]
+                units.append(np.full(len(part), unit, np.int64))
+                parts.append(part)
+            proposed = propose_in_bucket(np.concatenate(units), np.concatenate(parts))
+            self._skipped.inc(proposed.skipped)
+            yield from _pairs_by_unit(proposed)
+
+
+def _pairs_by_unit(proposed: Proposed) -> Iterator[tuple[int, bytes]]:
+    """Yields (unit, the pairs whose later document is in the unit, as bytes)."""
+    units = units_of(proposed.pairs[:, 0])
+    for part in indices_by_key(units):
+        yield int(units[part[0]]), proposed.pairs[part].tobytes()
+
+
+def concatenate(parts: Iterable[bytes], dtype: Any) -> np.ndarray:
+    """Returns the entries of several arrays of bytes."""
+    return np.frombuffer(b"".join(parts), dtype)

@@ -1,0 +1,69 @@
+"""Texts with planted near-duplicates, and a reference in plain Python that compares all pairs."""
+
+from __future__ import annotations
+
+import random
+import re
+import unicodedata
+
+from tests.beam_pipeline.conftest import make_documents
+
+
+def edited(text: str, share: float, rng: random.Random) -> str:
+    """Replaces a share of the words, one after the other at random places."""
+    words = text.split(" ")
+    for place in rng.sample(range(len(words)), max(1, round(share * len(words)))):
+        words[place] = f"edit{rng.randrange(10**6)}"
+    return " ".join(words)
+
+
+def planted(originals: int, seed: int = 0) -> list[str]:
+    """Returns texts of some 100 words with near-duplicates of several kinds among them, in random order."""
+    rng = random.Random(seed)
+    sentences = make_documents(originals * 12)
+    texts = [" ".join(sentences[i * 12 : (i + 1) * 12]) for i in range(originals)]
+    copies = []
+    for text in texts[::2]:
+        halves = text.split(" ")
+        middle = len(halves) // 2
+        kinds = (
+            edited(text, 0.01, rng),
+            edited(edited(text, 0.01, rng), 0.02, rng),
+            edited(text, 0.2, rng),
+            text.upper() + "!",
+            " ".join(halves[: int(0.9 * len(halves))]),
+            " ".join(halves[middle:] + halves[:middle]),
+            text,
+        )
+        copies += rng.sample(kinds, 3)
+    everything = texts + copies
+    rng.shuffle(everything)
+    return everything
+
+
+def shingles(text: str, size: int) -> frozenset[tuple[str, ...]]:
+    """Returns the shingles of a text, without any code of the pipeline."""
+    words = re.findall(r"[^\W_]+", unicodedata.normalize("NFKC", text).casefold())
+    return frozenset(tuple(words[i : i + size]) for i in range(max(1, len(words) - size + 1)))
+
+
+def similarity(one: frozenset, other: frozenset) -> float:
+    return len(one & other) / len(one | other)
+
+
+def clusters(texts: list[str], threshold: float, size: int) -> dict[int, int]:
+    """Returns the first text of the cluster of each text that is not the first, by comparing all pairs."""
+    sets = [shingles(text, size) for text in texts]
+    firsts = list(range(len(texts)))
+
+    def find(index: int) -> int:
+        while firsts[index] != index:
+            index = firsts[index]
+        return index
+
+    for later in range(len(texts)):
+        for earlier in range(later):
+            if similarity(sets[later], sets[earlier]) >= threshold:
+                low, high = sorted((find(later), find(earlier)))
+                firsts[high] = low
+    return {index: find(index) for index in range(len(texts)) if find(index) != index}
