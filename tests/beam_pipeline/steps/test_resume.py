@@ -59,9 +59,9 @@ class Watch:
         self.tokenized: list[int] = []
         read, tokenize = deduplicate.curated_batches, TokenizeUnit._tokenize
 
-        def watched_read(unit: WorkUnit, *args):
+        def watched_read(unit: WorkUnit, *args, **options):
             self.hashed.append(unit.index)
-            return read(unit, *args)
+            return read(unit, *args, **options)
 
         def tokenizing(step: TokenizeUnit, unit: WorkUnit, *args):
             if unit.index == fail_at:
@@ -194,7 +194,7 @@ def test_an_input_that_changes_before_a_unit_is_retried_is_an_error(run, source,
 
     def process_twice(self, element):
         first = list(process(self, element))
-        if (element if step == "hash" else element[0]).index == 1:
+        if element[0].index == 1:
             edit_and_keep_the_time(edited_input, b" a", b" b")
             return list(process(self, element))
         return first
