@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from beam_pipeline.options.console_options import ConsoleConfig
+from beam_pipeline.options.curation_options import CurationConfig
 from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.options.option_fields import Options, option
 from beam_pipeline.options.option_values import (
@@ -52,6 +53,8 @@ class PrepareConfig(Options):
     """With --on_bad_record skip: the run fails if a larger share of the records is bad."""
     dedup: Literal["none", "exact"] = "none"
     """exact keeps only the first of several documents with the same text."""
+
+    curation: CurationConfig = option(CurationConfig())
 
     loss_on: Literal["assistant", "completion", "last_assistant", "all"] = option(
         "assistant", topic="conversations", needs="content"
@@ -297,6 +300,8 @@ def _complete_conversations(given: dict[str, Any]) -> None:
             "--output_format megatron: has no place for the targets of the loss; use tfrecord, arrayrecord, parquet or "
             "mds for conversations"
         )
+    if given.get("filter"):
+        raise UsageError("--filter: its filters are for texts, not for conversations; omit it")
     given |= {"segment_ids": True, "position_ids": True}
 
 
