@@ -60,6 +60,14 @@ def write_removed(path: str, removals: Removals, paths: list[str], places: np.nd
     filesystem.write_bytes(path, file.getvalue())
 
 
+def read_removed(path: str) -> Removals:
+    """Returns the removals that a file lists; none if there is no such file."""
+    if not filesystem.exists(path):
+        return Removals.empty()
+    with filesystem.open_file(path) as file:
+        return Removals(pq.read_table(file, columns=SCHEMA.names[2:]))
+
+
 def is_removed_file(path: str) -> bool:
     """Determines by its columns or keys whether a file is one that `write_removed` wrote, or the report."""
     try:

@@ -26,7 +26,7 @@ def parse_fields(text: str) -> tuple[str, ...]:
 class DecontaminateConfig(Options):
     """Benchmarks whose items a dataset must not contain."""
 
-    decontaminate: tuple[str, ...] = option((), topic="input", metavar="FILE", affects_bytes=False)
+    decontaminate: tuple[str, ...] = option((), topic="curation", metavar="FILE", affects_bytes=False)
     """Benchmarks: files, globs or folders of jsonl, parquet or text, or folders that save_to_disk has written.
     Documents that contain an item are removed."""
     decontaminate_fields: tuple[str, ...] = option(

@@ -1,7 +1,7 @@
 """Reads a work unit with the decisions that depend on single documents: which to remove, and which texts to edit.
 
 Deduplication and tokenization read units by this function, so documents that are removed here take no part in
-deduplication, and edited texts are what both see. To add such a decision, append it in `_decisions`.
+deduplication, and edited texts are what both see. To add such a decision, append it in `make_decisions`.
 """
 
 from __future__ import annotations
@@ -16,15 +16,20 @@ import numpy as np
 from beam_pipeline.curation.contamination import PASSAGES, cut
 from beam_pipeline.curation.contamination import RULE as CONTAMINATED
 from beam_pipeline.curation.decisions import Decision
+from beam_pipeline.curation.filters import make_filters
 from beam_pipeline.curation.removals import PASSAGES_RULE, Removals
 from beam_pipeline.dataset.bad_records import Excluded
 from beam_pipeline.dataset.removed_documents import removed_path, write_removed
 from beam_pipeline.dataset.text_checksums import TextChecksums
+from beam_pipeline.options.curation_options import CurationConfig
 from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.sources.reading import read_unit
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit, utf8_sizes
 from beam_pipeline.steps.job import Job
 from beam_pipeline.support import filesystem
+
+EMPTY = "empty"
+"""The rule that removes documents of which edits leave nothing."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class Curation:
     @cached_property
     def decisions(self) -> list[Decision]:
         """All decisions, in the order in which edits apply."""
-        return _decisions(self.config)
+        return make_decisions(self.config.curation)
 
 
 @dataclass(frozen=True)
@@ -139,15 +144,10 @@ def curate(
 
     The number of the batch's first document in the unit is `first`.
     """
-    batch, removals = read, []
-    for decide in decisions:
-        decided = decide(unit, batch, first)
-        removals.append(decided.removals)
-        if decided.texts is not None:
-            batch = replace(batch, texts=decided.texts, bytes=utf8_sizes(decided.texts))
+    batch, removed = edit(unit, read, first, decisions)
     numbers = np.arange(first, first + len(read.texts))
     batch, others = cut_passages(batch, others.shifted(-first))
-    removed = Removals.concat([*removals, others])
+    removed = Removals.concat([removed, others])
     dropped = removed.without_edits().documents
     if len(dropped):
         batch, numbers = batch.without(dropped), np.delete(numbers, dropped)
@@ -159,7 +159,7 @@ def cut_passages(batch: DocumentBatch, removals: Removals) -> tuple[DocumentBatc
 
     Args:
         batch: The documents.
-        removals: Removals of documents of the batch, by their index in it.
+        removals: Removals of documents of the batch, by their index in it, as decided, or as OUT/removed lists them.
 
     Returns:
         The batch with the rest of their texts, and the removals. Those of documents with such a rest have the rule
@@ -167,8 +167,9 @@ def cut_passages(batch: DocumentBatch, removals: Removals) -> tuple[DocumentBatc
     """
     texts, rules = list(batch.texts), removals.table["rule"].to_pylist()
     columns = (removals.table[name].to_pylist() for name in ("document", "evidence"))
+    cutting = (CONTAMINATED, PASSAGES_RULE)
     for row, (document, evidence) in enumerate(zip(*columns, strict=True)):
-        passages = json.loads(evidence).get(PASSAGES) if rules[row] == CONTAMINATED else None
+        passages = json.loads(evidence).get(PASSAGES) if rules[row] in cutting else None
         rest = cut(texts[document], passages) if passages else ""
         if rest and not rest.isspace():
             texts[document], rules[row] = rest, PASSAGES_RULE
@@ -180,6 +181,21 @@ def cut_passages(batch: DocumentBatch, removals: Removals) -> tuple[DocumentBatc
     return replace(batch, texts=texts, bytes=sizes), removals.with_rules(rules)
 
 
-def _decisions(config: PrepareConfig) -> list[Decision]:
+def edit(
+    unit: WorkUnit, read: DocumentBatch, first: int, decisions: list[Decision]
+) -> tuple[DocumentBatch, Removals]:
+    """Returns all documents of a batch with edited texts, and the removals by their index. See `curate`."""
+    batch, removals = read, []
+    for decide in decisions:
+        decided = decide(unit, batch, first)
+        removals.append(decided.removals)
+        if decided.texts is not None:
+            batch = replace(batch, texts=decided.texts, bytes=utf8_sizes(decided.texts))
+            blank = [index for index, text in enumerate(decided.texts) if not text or text.isspace()]
+            removals.append(Removals.of_rule(EMPTY, blank, np.zeros(len(blank)), [{}] * len(blank)))
+    return batch, Removals.concat(removals)
+
+
+def make_decisions(config: CurationConfig) -> list[Decision]:
     """Returns the decisions that the options request."""
-    return []
+    return make_filters(config.filter, dict(config.thresholds))
