@@ -77,6 +77,7 @@ def _plan(pattern: str, field: str) -> InputPlan:
 def _of_benchmark(message: str) -> str:
     """Returns a message about the input as one about benchmarks."""
     message = message.replace("--text_key", "--decontaminate_fields")
+    message = re.sub("; --encoding [^;]*", "; benchmarks must be UTF-8", message)
     return re.sub("--(input|dataset_name)", "--decontaminate", message)
 
 
