@@ -284,13 +284,10 @@ class Decider:
         """Returns the evidence: the item with the largest share, its first n-gram in the document, and the number of
         items that the document contains."""
         index = self._index
-        own = [
-            number
-            for number in numbers[~self._is_common[numbers]].tolist()
-            if number < index.short[1] and self._has(number, np.array([item]))
-        ]
+        is_evidence = ~self._is_common[numbers] & (numbers < index.short[1])
+        own = self._of_items(numbers[is_evidence], np.array([item]))
         benchmark, number = index.place_of(item)
-        ngram = min(own, key=lambda number: (int(index.spans[number, 0]), number))
+        ngram = own[np.argmin(index.spans[own, 0])]
         return {
             "benchmark": index.benchmarks[benchmark],
             "item": number,
@@ -300,7 +297,7 @@ class Decider:
 
     def _passages(self, matches: np.ndarray, items: np.ndarray) -> list[list[int]]:
         """Returns the passages of a document with n-grams of these items. Matches that overlap are one passage."""
-        own = [number for number in np.unique(matches["ngram"]).tolist() if self._has(number, items)]
+        own = self._of_items(np.unique(matches["ngram"]), items)
         chosen = np.sort(matches[np.isin(matches["ngram"], own)], order=["start", "end"])
         passages: list[list[int]] = []
         for start, end in zip(chosen["start"].tolist(), chosen["end"].tolist(), strict=True):
@@ -310,10 +307,12 @@ class Decider:
                 passages.append([start, end])
         return passages
 
-    def _has(self, ngram: int, items: np.ndarray) -> bool:
-        """Returns whether one of these items has this n-gram."""
-        owners = self._index.owners_of(np.array([ngram]))
-        return bool(np.isin(owners // self._index.field_ngrams.shape[1], items).any())
+    def _of_items(self, ngrams: np.ndarray, items: np.ndarray) -> np.ndarray:
+        """Returns those n-grams that one of these items has."""
+        index = self._index
+        counts = index.owner_starts[ngrams + 1] - index.owner_starts[ngrams]
+        owned = np.isin(index.owners_of(ngrams) // index.field_ngrams.shape[1], items)
+        return np.unique(np.repeat(ngrams, counts)[owned])
 
 
 def cut(text: str, passages: list[list[int]]) -> str:

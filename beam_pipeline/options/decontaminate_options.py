@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from beam_pipeline.options.option_fields import Options, option
@@ -45,7 +45,7 @@ class DecontaminateConfig(Options):
     )
     """Items with fewer words than an n-gram, but at least so many, are compared as a whole. Those with fewer words are
     only counted, since ordinary text has them by chance."""
-    decontaminate_share: float = option(0.5, metavar="SHARE", bounds=(0, 1), needs="decontaminate")
+    decontaminate_share: float = option(0.3, metavar="SHARE", bounds=(0, 1), needs="decontaminate")
     """Share of an item's n-grams that must be in a document. 0: a single n-gram suffices."""
     decontaminate_common: int = option(1000, metavar="N", bounds=(1, 2**53), needs="decontaminate")
     """N-grams of more documents than this are common text, and no evidence. Items that consist mostly of them are
@@ -69,8 +69,3 @@ class DecontaminateConfig(Options):
     def identity(self) -> Mapping[str, Any]:
         """See `Options.identity`. The fingerprint contains the content of the files."""
         return super().identity() if self.decontaminate else {}
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns all options, as JSON values."""
-        values = {member.name: getattr(self, member.name) for member in fields(self)}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

@@ -201,5 +201,5 @@ def write_report(findings: Findings, blocks: Iterable[NgramCounts], job: Job) ->
     """Writes the report of what was found in the corpus."""
     index = _load_index(job.ngram_index_path)
     common, counts = merge_common(blocks)
-    report = make_report(index, findings, common, counts, options=job.config.contamination.to_json())
+    report = make_report(index, findings, common, counts, options=job.config.contamination.identity())
     job.write(filesystem.join(job.output, REPORT_PATH), json_bytes(report))
