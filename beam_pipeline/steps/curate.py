@@ -91,7 +91,8 @@ def curated_batches(
     The arguments and errors are otherwise those of `read_unit`.
     """
     first = 0
-    for read in checksums.add_each(read_unit(unit, curation.config.input, advance)):
+    config = curation.config
+    for read in checksums.add_each(read_unit(unit, config.input, advance, config.curation.columns)):
         yield curate(unit, read, first, curation.decisions)
         first += len(read.texts)
 
@@ -121,6 +122,6 @@ def edit(
     return batch, Removals.concat(removals)
 
 
-def make_decisions(config: CurationConfig) -> list[Decision]:
-    """Returns the decisions that the options request."""
-    return make_filters(config.filter, dict(config.thresholds))
+def make_decisions(config: CurationConfig, *, edits_only: bool = False) -> list[Decision]:
+    """Returns the decisions that the options request; with `edits_only`, those that may edit texts."""
+    return make_filters(config, edits_only=edits_only)
