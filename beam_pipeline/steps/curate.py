@@ -130,8 +130,9 @@ def curated_batches(
         removals: The unit's removals that other steps have decided.
     """
     first = 0
+    config = curation.config
     removals = removals or Removals.empty()
-    for read in checksums.add_each(read_unit(unit, curation.config.input, advance)):
+    for read in checksums.add_each(read_unit(unit, config.input, advance, config.curation.columns)):
         others = removals.between(first, first + len(read.texts))
         yield curate(unit, read, first, curation.decisions, others)
         first += len(read.texts)
@@ -196,6 +197,6 @@ def edit(
     return batch, Removals.concat(removals)
 
 
-def make_decisions(config: CurationConfig) -> list[Decision]:
-    """Returns the decisions that the options request."""
-    return make_filters(config.filter, dict(config.thresholds))
+def make_decisions(config: CurationConfig, *, edits_only: bool = False) -> list[Decision]:
+    """Returns the decisions that the options request; with `edits_only`, those that may edit texts."""
+    return make_filters(config, edits_only=edits_only)

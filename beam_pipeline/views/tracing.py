@@ -29,7 +29,7 @@ from beam_pipeline.sources.reading import read_unit
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit
 from beam_pipeline.steps.curate import cut_passages, edit, make_decisions
 from beam_pipeline.support import filesystem
-from beam_pipeline.support.errors import DataError
+from beam_pipeline.support.errors import DataError, UserError
 from beam_pipeline.support.hashing import text_hashes
 from beam_pipeline.tokenization.description import describe_tokenizer
 from beam_pipeline.views.reading import FinishedSplit, Origin, Row
@@ -170,7 +170,7 @@ class Tracer:
         self._check_sources(units_to_read)
         try:
             documents = list(self._documents(units_to_read, row_units, size, max_bytes, max_seconds))
-        except DataError as error:
+        except UserError as error:
             raise NotTraced(str(error)) from error
         self._cached_units = (row_units, documents)
         return documents
@@ -180,9 +180,13 @@ class Tracer:
         return must_deduplicate(self._split)
 
     @cached_property
+    def _curation(self) -> CurationConfig:
+        return CurationConfig.of_manifest(self._split.manifest["config"])
+
+    @cached_property
     def _decisions(self) -> list[Decision]:
         """The decisions of the run, for the edits of the texts."""
-        return make_decisions(CurationConfig.of_manifest(self._split.manifest["config"]))
+        return make_decisions(self._curation, edits_only=True)
 
     def _check_sources(self, units: Sequence[WorkUnit]) -> None:
         """Raises NotTraced if a file of the units is missing or has another size."""
@@ -227,7 +231,7 @@ class Tracer:
             names: list[str] = []
             places: list[int] = []
             listed, first = read_removed(removed_path(self._split.dataset, unit.index)), 0
-            for read in read_unit(unit, self._input):
+            for read in read_unit(unit, self._input, columns=self._curation.columns):
                 batch, _ = edit(unit, read, first, self._decisions)
                 if self._must_deduplicate:
                     batch = _without_duplicates(batch, hashes_by_repeat.setdefault(unit.repeat, set()))
