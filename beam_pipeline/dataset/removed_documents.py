@@ -54,6 +54,14 @@ def write_removed(path: str, removals: Removals, paths: list[str], places: np.nd
     filesystem.write_bytes(path, file.getvalue())
 
 
+def removed_numbers(path: str) -> np.ndarray:
+    """Returns the numbers of the documents that a file lists: int64, ascending; none if there is no such file."""
+    if not filesystem.exists(path):
+        return np.empty(0, np.int64)
+    with filesystem.open_file(path) as file:
+        return np.unique(pq.read_table(file, columns=["document"])["document"].to_numpy())
+
+
 def is_removed_file(path: str) -> bool:
     """Determines by its columns whether a file is one that `write_removed` wrote."""
     try:

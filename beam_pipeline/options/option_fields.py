@@ -15,7 +15,18 @@ from functools import cache
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-TOPICS = ("", "input", "conversations", "infilling", "tokenizer", "rows", "splits", "output", "running")
+TOPICS = (
+    "",
+    "input",
+    "curation",
+    "conversations",
+    "infilling",
+    "tokenizer",
+    "rows",
+    "splits",
+    "output",
+    "running",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from beam_pipeline.options.console_options import ConsoleConfig
+from beam_pipeline.options.curation_options import CurationConfig
 from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.options.option_fields import Options, option
 from beam_pipeline.options.option_values import (
@@ -69,6 +70,8 @@ class PrepareConfig(Options):
     )
     """With --dedup near: bands of MinHashes by which pairs are proposed, whose similarity is then computed. More bands
     find more, more rows propose less."""
+
+    curation: CurationConfig = option(CurationConfig())
 
     loss_on: Literal["assistant", "completion", "last_assistant", "all"] = option(
         "assistant", topic="conversations", needs="content"
@@ -321,6 +324,8 @@ def _complete_conversations(given: dict[str, Any]) -> None:
             "--output_format megatron: has no place for the targets of the loss; use tfrecord, arrayrecord, parquet or "
             "mds for conversations"
         )
+    if given.get("filter"):
+        raise UsageError("--filter: its filters are for texts, not for conversations; omit it")
     given |= {"segment_ids": True, "position_ids": True}
 
 

@@ -11,7 +11,7 @@ from beam_pipeline.views.code_text import is_code
 from beam_pipeline.views.decoding import TextDecoder
 from beam_pipeline.views.describing import describe_units, stretches_of
 from beam_pipeline.views.reading import FinishedSplit, Row
-from beam_pipeline.views.tracing import NotTraced, Tracer
+from beam_pipeline.views.tracing import NotTraced, Tracer, must_deduplicate
 from tokenmill_reader.console.escaping import visible
 
 # The most bytes of source to read again for a row's exact documents: about two seconds, by an engine, and by HF's or a
@@ -52,9 +52,7 @@ def _chosen(split: FinishedSplit) -> list[tuple[int, int]]:
     """Returns (shard, record) of up to three rows, whose documents are the fastest to find: those of one work unit."""
     rows = split.row_table.rows[:, 0]
     cost = np.array([unit.bytes for unit in split.units], np.int64)
-    if (
-        split.manifest["config"]["dedup"] != "none"
-    ):  # whether a document is a duplicate depends on the units before
+    if must_deduplicate(split):
         cost = np.cumsum(cost)
     with_rows = np.flatnonzero(rows[:-1])
     unit = int(with_rows[np.argmin(cost[with_rows])]) if len(with_rows) else len(rows) - 1  # else the tails

@@ -1,7 +1,7 @@
 """Reads a work unit with the decisions that depend on single documents: which to remove, and which texts to edit.
 
 Deduplication and tokenization read units by this function, so documents that are removed here take no part in
-deduplication, and edited texts are what both see. To add such a decision, append it in `_decisions`.
+deduplication, and edited texts are what both see. To add such a decision, append it in `make_decisions`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,16 @@ from functools import cached_property
 import numpy as np
 
 from beam_pipeline.curation.decisions import Decision
+from beam_pipeline.curation.filters import make_filters
 from beam_pipeline.curation.removals import Removals
 from beam_pipeline.dataset.text_checksums import TextChecksums
+from beam_pipeline.options.curation_options import CurationConfig
 from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.sources.reading import read_unit
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit, utf8_sizes
+
+EMPTY = "empty"
+"""The rule that removes documents of which edits leave nothing."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,7 @@ class Curation:
     @cached_property
     def decisions(self) -> list[Decision]:
         """All decisions, in the order in which edits apply."""
-        return _decisions(self.config)
+        return make_decisions(self.config.curation)
 
 
 @dataclass(frozen=True)
@@ -93,20 +98,29 @@ def curated_batches(
 
 def curate(unit: WorkUnit, read: DocumentBatch, first: int, decisions: list[Decision]) -> CuratedBatch:
     """Applies the decisions to a batch, whose first document has the number `first` in the unit."""
-    batch, removals = read, []
-    for decide in decisions:
-        decided = decide(unit, batch, first)
-        removals.append(decided.removals)
-        if decided.texts is not None:
-            batch = replace(batch, texts=decided.texts, bytes=utf8_sizes(decided.texts))
+    batch, removed = edit(unit, read, first, decisions)
     numbers = np.arange(first, first + len(read.texts))
-    removed = Removals.concat(removals)
     if len(removed):
         dropped = removed.documents
         batch, numbers, removed = batch.without(dropped), np.delete(numbers, dropped), removed.shifted(first)
     return CuratedBatch(read, first, batch, numbers, removed)
 
 
-def _decisions(config: PrepareConfig) -> list[Decision]:
+def edit(
+    unit: WorkUnit, read: DocumentBatch, first: int, decisions: list[Decision]
+) -> tuple[DocumentBatch, Removals]:
+    """Returns all documents of a batch with edited texts, and the removals by their index. See `curate`."""
+    batch, removals = read, []
+    for decide in decisions:
+        decided = decide(unit, batch, first)
+        removals.append(decided.removals)
+        if decided.texts is not None:
+            batch = replace(batch, texts=decided.texts, bytes=utf8_sizes(decided.texts))
+            blank = [index for index, text in enumerate(decided.texts) if not text or text.isspace()]
+            removals.append(Removals.of_rule(EMPTY, blank, np.zeros(len(blank)), [{}] * len(blank)))
+    return batch, Removals.concat(removals)
+
+
+def make_decisions(config: CurationConfig) -> list[Decision]:
     """Returns the decisions that the options request."""
-    return []
+    return make_filters(config.filter, dict(config.thresholds))

@@ -10,6 +10,7 @@ from beam_pipeline.support.errors import UsageError
 MODULES = {
     "analyze": ("tensorflow", "tensorflow_transform"),
     "arrayrecord": ("array_record",),
+    "filters": ("spacy",),
     "gcp": ("google.cloud.storage", "google.cloud.dataflow_v1beta3"),
     "huggingface": ("datasets",),
 }

@@ -13,6 +13,7 @@ from importlib.metadata import version
 from beam_pipeline import __version__
 from beam_pipeline.conversations.chat_format import ChatFormat, chat_format
 from beam_pipeline.conversations.rendering import check_templates
+from beam_pipeline.curation.filters import check_filters
 from beam_pipeline.dataset import output_place
 from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.dataset.staging import STAGING
@@ -182,6 +183,7 @@ def check_run(config: PrepareConfig, launch: Launch, planned: InputPlan | None =
     """
     if config.analyze:
         extras.require("analyze", "--analyze")
+    check_filters(config.curation.filter, dict(config.curation.thresholds))
     format_class(config.output_format, of_documents=config.packing == "none").check_packages()
     tokenizer = describe_tokenizer(config.tokenizer, config.pad_token, config.chat_template)
     if tokenizer.vocab_size > MOST_IDS:

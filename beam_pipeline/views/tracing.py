@@ -16,13 +16,18 @@ import numpy as np
 
 from beam_pipeline.conversations.chat_format import chat_format
 from beam_pipeline.conversations.tokenizer import AnyTokenizer, LengthLimit, make_tokenizer
+from beam_pipeline.curation.decisions import Decision
+from beam_pipeline.dataset import removed_documents
 from beam_pipeline.dataset.manifest import split_shares
+from beam_pipeline.dataset.removed_documents import removed_numbers, removed_path
 from beam_pipeline.engines.infilling import infilling_of
 from beam_pipeline.engines.token_arrays import Documents, ids_of
+from beam_pipeline.options.curation_options import CurationConfig
 from beam_pipeline.options.input_options import NOT_IN_ALL_MANIFESTS, InputConfig
 from beam_pipeline.rows.split_chooser import SplitChooser
 from beam_pipeline.sources.reading import read_unit
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit
+from beam_pipeline.steps.curate import edit, make_decisions
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError
 from beam_pipeline.support.hashing import text_hashes
@@ -155,11 +160,13 @@ class Tracer:
         """Returns the documents of work units in the split. The last result is kept. See `trace`."""
         if self._cached_units is not None and self._cached_units[0] == row_units:
             return self._cached_units[1]
-        # Whether a document is a duplicate depends on all previous units.
-        units_to_read = self._split.units[: row_units[-1].index + 1] if self._dedup else row_units
+        # Datasets of earlier versions do not list their duplicates, which depend on all previous units.
+        units_to_read = self._split.units[: row_units[-1].index + 1] if self._must_deduplicate else row_units
         size = sum(unit.bytes for unit in units_to_read)
         if max_bytes is not None and size > max_bytes:
             raise TraceTooSlow(f"finding the documents requires tokenizing {size / 1e6:,.0f} MB again")
+        if "removed" in self._split.manifest and not _lists_removed(self._split):
+            raise NotTraced("the list of removed documents, the folder removed/ of the dataset, is missing")
         self._check_sources(units_to_read)
         try:
             documents = list(self._documents(units_to_read, row_units, size, max_bytes, max_seconds))
@@ -169,8 +176,13 @@ class Tracer:
         return documents
 
     @property
-    def _dedup(self) -> bool:
-        return self._split.manifest["config"]["dedup"] != "none"
+    def _must_deduplicate(self) -> bool:
+        return must_deduplicate(self._split)
+
+    @cached_property
+    def _decisions(self) -> list[Decision]:
+        """The decisions of the run, for the edits of the texts."""
+        return make_decisions(CurationConfig.of_manifest(self._split.manifest["config"]))
 
     def _check_sources(self, units: Sequence[WorkUnit]) -> None:
         """Raises NotTraced if a file of the units is missing or has another size."""
@@ -214,9 +226,14 @@ class Tracer:
             parts = [Documents(np.empty(0, np.int64), np.empty(0, np.int64))]
             names: list[str] = []
             places: list[int] = []
-            for batch in read_unit(unit, self._input):
-                if self._dedup:
+            removed, first = removed_numbers(removed_path(self._split.dataset, unit.index)), 0
+            for read in read_unit(unit, self._input):
+                batch, _ = edit(unit, read, first, self._decisions)
+                if self._must_deduplicate:
                     batch = _without_duplicates(batch, hashes_by_repeat.setdefault(unit.repeat, set()))
+                span = np.searchsorted(removed, [first, first + len(read.texts)])
+                batch = batch.without(removed[slice(*span)] - first)
+                first += len(read.texts)
                 if unit.index in numbers and batch.texts:
                     batch, documents = self._tokenizer.encode(batch)
                     in_split = self._choose_split(batch) == self._split_index
@@ -240,6 +257,15 @@ class Tracer:
                 ids = np.concatenate([part.ids for part in parts])
                 lengths = np.concatenate([part.lengths for part in parts])
                 yield UnitDocuments(unit, Documents(ids, lengths), names, places)
+
+
+def must_deduplicate(split: FinishedSplit) -> bool:
+    """Returns whether reading a unit's documents requires all units before it, to know which are duplicates."""
+    return split.manifest["excluded"]["duplicate_documents"] > 0 and not _lists_removed(split)
+
+
+def _lists_removed(split: FinishedSplit) -> bool:
+    return bool(filesystem.list_folder(filesystem.join(split.dataset, removed_documents.FOLDER)))
 
 
 def _without_duplicates(batch: DocumentBatch, known_hashes: set[bytes]) -> DocumentBatch:
