@@ -6,8 +6,9 @@
                        └─ statistics, counts of excluded records ─────────────────────────┘
 
 If the units' files are local, or documents are not packed, each shard reads its rows from them. Otherwise, in Cloud
-Storage, the runner groups rows by shard. With `--dedup exact`, the units are also read once before tokenization, to
-hash their documents. With `--resume`, the units and shards that an earlier run finished are checked and kept.
+Storage, the runner groups rows by shard. With `--dedup`, the units are also read once before tokenization: exact
+deduplication hashes their documents, and `near.py` compares them. With `--resume`, the units and shards that an earlier
+run finished are checked and kept.
 
 Labels of steps never change, since runners show metrics and job graphs by label.
 """
