@@ -3,10 +3,10 @@
 Documents have ids: uint64, the unit's number in the upper half and the document's number in the lower. Their order is
 the order in which documents are preferred: of several near-duplicates, the one with the smallest id is kept.
 
-A group of documents with an equal band is a set of proposals, and most groups are small: all pairs are compared. In a
-large one, each document is compared with the eight before it, the first, and a pseudo-random earlier one, which connects
-the group as far as its documents are similar. So the number of pairs is proportional to that of documents, even if all
-have an equal band. `Proposed.skipped` counts the pairs that are not compared.
+Most groups of documents with an equal band are small, and all their pairs are compared. In a large one, each document
+is compared with the eight before it, the first, and a pseudo-random earlier one, which connects the group as far as its
+documents are similar. So the number of pairs is proportional to that of documents, even if all have an equal band.
+`Proposed.skipped` counts the pairs that are not compared.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class Neighbours:
 
 
 def large_star(chunks: Iterable[bytes]) -> Iterator[np.ndarray]:
-    """Yields edges (larger, smaller), uint64 [edges, 2], given the links of a partition's vertices in both directions."""
+    """Yields edges (larger, smaller), uint64 [edges, 2], given a partition's links in both directions."""
     neighbours = Neighbours.of_links(chunks)
     least = np.minimum(neighbours.least, neighbours.vertices)
     for chunk in chunks:
@@ -122,7 +122,7 @@ def large_star(chunks: Iterable[bytes]) -> Iterator[np.ndarray]:
 
 
 def small_star(chunks: Iterable[bytes]) -> Iterator[np.ndarray]:
-    """Yields edges (larger, smaller), uint64 [edges, 2], given the links of a partition's vertices to smaller ones."""
+    """Yields edges (larger, smaller), uint64 [edges, 2], given a partition's links to smaller vertices."""
     neighbours = Neighbours.of_links(chunks)
     yield np.stack([neighbours.vertices, neighbours.least], axis=1)
     for chunk in chunks:

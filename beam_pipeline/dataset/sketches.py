@@ -1,7 +1,7 @@
 """What near-deduplication compares of a work unit's documents, in a file per unit below the staging folder.
 
-Each document has a key (a hash of its set of shingles), bands of MinHashes, and the set itself. Sets are read as a whole
-to send them to other workers, or from local files one by one.
+Each document has a key (a hash of its set of shingles), bands of MinHashes, and the set itself. Sets are read part by
+part to send them to other workers, or one by one from local files.
 """
 
 from __future__ import annotations

@@ -98,11 +98,11 @@ def parse_shingle(text: str) -> str:
 
 
 def parse_bands(text: str) -> str:
-    """Returns the bands and rows of `--near_bands`, as they are. Raises UsageError if there are not 1 to 1024 MinHashes."""
+    """Returns the bands and rows of `--near_bands`, as they are. Raises UsageError if they are wrong."""
     match = re.fullmatch(r"([1-9][0-9]{0,3})x([1-9][0-9]{0,3})", text)
     if not match or int(match[1]) * int(match[2]) > MOST_MINHASHES:
         raise UsageError(
-            f"--near_bands {text}: is not of the form 14x8, bands of MinHashes, with {MOST_MINHASHES} MinHashes in all at most"
+            f"--near_bands {text}: is not of the form 14x8, bands of MinHashes, with at most {MOST_MINHASHES} in all"
         )
     return text
 

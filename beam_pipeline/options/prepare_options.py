@@ -57,11 +57,11 @@ class PrepareConfig(Options):
     dedup: Literal["none", "exact", "near"] = "none"
     """exact keeps only the first of several documents with the same text; near only the first of similar ones."""
     near_threshold: float = option(0.8, metavar="SHARE", bounds=(0.1, 1), needs="dedup")
-    """With --dedup near: documents are similar if they have this share of their shingles in common, the Jaccard similarity
-    of their sets. OUT/removed has the similarity of each removed document."""
+    """With --dedup near: documents are similar if their sets of shingles have at least this Jaccard similarity, the
+    share of their shingles that both have. OUT/removed has the similarity of each removed document."""
     near_shingle: str = option("5", metavar="N[c]", needs="dedup", parse=parse_shingle)
-    """With --dedup near: a shingle is all sequences of 5 words, or, for languages without spaces, of 24 characters with 24c,
-    regardless of case, white space and punctuation."""
+    """With --dedup near: the shingles of a document are its sequences of so many words, or, for languages without
+    spaces, of characters, such as 24c, regardless of case, white space and punctuation."""
     near_bands: str | None = option(
         None,
         metavar="BANDSxROWS",

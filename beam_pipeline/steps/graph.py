@@ -6,9 +6,10 @@
                        └─ statistics, counts of excluded records ─────────────────────────┘
 
 If the units' files are local, or documents are not packed, each shard reads its rows from them. Otherwise, in Cloud
-Storage, the runner groups rows by shard. With `--decontaminate` and `--dedup exact`, the units are also read once for
-each before tokenization, to find n-grams of benchmarks and to hash their documents. With `--resume`, the units and
-shards that an earlier run finished are checked and kept. With `--dry_run`, the removed documents are only listed.
+Storage, the runner groups rows by shard. Units are also read once each with `--decontaminate`, to find n-grams of
+benchmarks, and with `--dedup`, before tokenization: exact deduplication hashes their documents, and `near.py` compares
+them. With `--resume`, the units and shards that an earlier run finished are checked and kept. With `--dry_run`, the
+removed documents are only listed.
 
 Labels of steps never change, since runners show metrics and job graphs by label.
 """

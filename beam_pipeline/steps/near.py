@@ -43,7 +43,7 @@ from beam_pipeline.support import filesystem
 
 
 class RemoveNearDuplicates(beam.PTransform):
-    """Units with their earlier removals → units with these and the removals of near-duplicates (`Removals.to_bytes`)."""
+    """Units and their earlier removals → units with these and those of near-duplicates (`Removals.to_bytes`)."""
 
     def __init__(self, job: Job):
         self._job = job

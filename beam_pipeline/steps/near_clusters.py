@@ -194,8 +194,8 @@ def join_removed(element: tuple[int, dict[str, Iterable[Any]]]) -> tuple[WorkUni
 def near_removals(unit: int, removed: np.ndarray) -> Removals:
     """Returns the removals of a unit.
 
-    The evidence has the unit and number of the document that is kept, and, if it was not compared with that one, those of
-    the one that it is like, which was removed itself.
+    The evidence has the unit and number of the document that is kept, and, if a removed document was not compared with
+    that one, those of the one that it is like, which is removed itself.
     """
     removed = np.sort(removed, order="document")
     # Repeats of a document of the unit share its fate.

@@ -3,29 +3,33 @@
     units ─► sketch ─► equal sets, by key ─► bands, by hash ─► candidate pairs ─► exact similarity ─► clusters
                                                                    (near_clusters.py) ─► removals, by unit
 
-1. Each unit computes the sketches of its documents: a key of the set of shingles, bands of MinHashes, and the set, which
-   goes to a file. Documents with equal sets are found by their keys, as in exact deduplication, and take no further part.
-2. The bands of the others are distributed to buckets by hash. A unit sends at most four documents with the same band, and
-   compares others within the unit.
+1. Each unit computes the sketches of its documents: a key of the set of shingles, bands of MinHashes, and the set,
+   which goes to a file. Documents with equal sets are found by key, as in exact deduplication, and take no further
+   part.
+2. The bands of the others are distributed to buckets by hash. Of a unit's documents with the same band, at most four
+   are sent; the others are compared within the unit.
 3. A bucket proposes pairs of documents with an equal band (`curation.candidates`).
-4. The unit of a pair's later document computes the exact similarity. It reads sets of the other units from their local
-   files; elsewhere, each unit sends the sets that others ask for, each once per unit.
+4. The unit of a pair's later document computes the exact similarity (`near_similarity`).
 5. Pairs at or above the threshold are the edges of a graph, whose components are the clusters (`near_clusters`).
 
-A pair's similarity is thus always computed, never estimated: no document is removed without a similar one. What MinHash
-does not propose is missed (see `curation.minhash`).
+The similarity of a pair is always computed, never estimated, so no document is removed without one that is similar. A
+pair that no band proposes is missed (see `curation.minhash` for how often).
 
-Costs for 10 TB of text in documents of 1 kB, 170 shingles: 298,000 units of 33,500 documents and 16,384 buckets.
+Costs for 10 TB of text in documents of 1 kB with 170 shingles: 298,000 units of 33,500 documents, 16,384 buckets and
+4096 partitions.
 
-- Sketching takes some 25 MB/s of a core: 110 hours. Its files have 1.5 bytes per byte of text, 15 TB, read once.
-- Keys: 1.2 billion elements, 200 GB. Bands: a unit sends 18 · 33,500 entries of 12 bytes, 37 to each bucket: 4.9 billion
-  elements, 2.2 TB. A bucket has 11 million entries, and takes three passes of 60 MB.
-- If a third of the documents has two candidates, and most bands propose them: 7 billion pairs · 10 bands · 16 bytes, 1.1 TB;
-  their sets 9.5 TB, and the comparisons (0.5 µs each) one hour.
-- Clusters: 10 rounds, of at most 48 bytes for each of 3 billion edges: 1.4 TB.
+- Sketches: 25 MB/s of a core, 110 hours. Their files have 1.6 bytes per byte of text: 16 TB, written and read once.
+- Keys: 1.2 billion elements, 200 GB, as in exact deduplication.
+- Bands: a unit sends 18 · 33,500 entries of 12 bytes, 37 to each bucket: 4.9 billion elements, 2.2 TB. A bucket has 11
+  million entries, which take three passes of 0.1 GB each and 5 s: 23 hours for all.
+- Pairs: if each of a third of the documents resembles two others, 10 bands propose each pair of 16 bytes: 1.1 TB.
+- Sets: each is sent once to each unit that compares it: 7 billion · 1.4 kB, 9.4 TB. Comparing takes 0.5 µs: one hour.
+- Clusters: in each of 10 rounds, at most 48 bytes for each of 3 billion edges: 1.5 TB in total.
 
-The largest group of the shuffle is a bucket, or the links of a partition. Neither has to fit into memory. The sum is 15 TB
-of shuffle and some 300 vCPU-hours beyond those of reading the input twice.
+That is 15 TB of shuffle and 150 vCPU-hours, without those of reading the input twice and of moving the bytes. The
+largest groups are a bucket (130 MB), the pairs of a unit, and the links of a partition; a step has only a part of each
+in memory, except a unit's own pairs and sets (50 MB). A document that resembles many is a hot key nowhere: a unit sends
+it once to each other, and a round reads the links of a vertex in chunks.
 """
 
 from __future__ import annotations
@@ -76,8 +80,8 @@ _MAX_BUCKETS = 1 << 14
 _ENTRIES_PER_PASS = 1 << 22
 
 REMOVED = np.dtype([("document", "<u4"), ("kept", "<u8"), ("like", "<u8"), ("similarity", "<f8")])
-"""A document to remove: its number in the unit, the ids of the document that is kept and of the one that it was compared
-with, and the similarity with the latter."""
+"""A document to remove: its number in the unit, the ids of the document that is kept and of the one that it was
+compared with, and the similarity with the latter."""
 
 
 def num_band_buckets(input_bytes: int) -> int:
@@ -187,7 +191,7 @@ class SendBands(beam.DoFn):
 
 
 class ProposePairs(beam.DoFn):
-    """A bucket's bands → (unit, candidate pairs whose later document is in the unit; ids, uint64 [pairs, 2] as bytes)."""
+    """A bucket's bands → (unit, candidate pairs whose later document is in it; ids, uint64 [pairs, 2] as bytes)."""
 
     def __init__(self, entries_per_pass: int = _ENTRIES_PER_PASS):
         self._entries_per_pass = entries_per_pass

@@ -13,6 +13,7 @@ _BASE_BYTES = 400 << 20  # the program, its libraries and a work unit
 # From docs/preparing.md: the peak memory of a local runner that groups all rows or all documents' hashes.
 _PER_BYTE_OF_ROWS = 6.5
 _PER_BYTE_OF_TEXT_FOR_HASHES = 0.25
+_PER_BYTE_OF_TEXT_FOR_BANDS = 1.0
 TEXT_BYTES_PER_TOKEN = 4.2
 _PER_BYTE_OF_DOCUMENT = 14  # its record, its text, pieces and ids, and copies of these; measured with 50 MB
 _COPIES_OF_STATISTICS = 4  # of a unit, its bytes, and sums of two steps
@@ -26,6 +27,7 @@ def estimate(
     id_bytes: int,
     groups_rows: bool,
     groups_hashes: bool,
+    groups_bands: bool = False,
     shard_bytes: float = 0,
     statistics_bytes: int = 0,
     longest_bytes: float = 0,
@@ -37,6 +39,7 @@ def estimate(
         id_bytes: Bytes per token of a row, 2 or 4.
         groups_rows: Whether the runner groups the rows by shard, as it does if the output is not a local folder.
         groups_hashes: Whether the runner groups the documents' hashes, as it does with `--dedup exact`.
+        groups_bands: Whether the runner groups the documents' bands of MinHashes, as it does with `--dedup near`.
         shard_bytes: Bytes of a shard's rows, which are gathered in memory.
         statistics_bytes: Bytes of the statistics of all splits.
         longest_bytes: Bytes of the longest document that is known.
@@ -46,6 +49,7 @@ def estimate(
         row_bytes * _PER_BYTE_OF_ROWS if groups_rows else min(row_bytes, max(bytes_to_gather(), shard_bytes))
     )
     bytes_for_hashes = groups_hashes * input_bytes * _PER_BYTE_OF_TEXT_FOR_HASHES
+    bytes_for_hashes += groups_bands * input_bytes * _PER_BYTE_OF_TEXT_FOR_BANDS
     bytes_for_documents = _PER_BYTE_OF_DOCUMENT * longest_bytes + _COPIES_OF_STATISTICS * statistics_bytes
     return int(_BASE_BYTES + bytes_for_rows + bytes_for_hashes + bytes_for_documents)
 

@@ -17,6 +17,11 @@ from beam_pipeline.verbs.results import DataflowCost, EstimatedSplit
 _BYTES_PER_VCPU_SECOND = 10e6
 _GIGABYTES_PER_VCPU = 4
 
+# Near-deduplication, per byte of text; steps/near_duplicates.py has the arithmetic.
+_NEAR_BYTES_PER_SECOND = 15e6
+_NEAR_SHUFFLED_BYTES = 1.5
+_NEAR_STAGED_BYTES = 1.6
+
 
 @dataclass(frozen=True, kw_only=True)
 class OutputSize:
@@ -48,22 +53,48 @@ class OutputSize:
         return splits
 
     def staged_bytes(self, config: PrepareConfig, vocab_size: int) -> int:
-        """Returns the bytes in the output folder while the run lasts, besides the shards."""
+        """Returns the bytes of the rows in the output folder while the run lasts, besides the shards."""
         slots = self.rows * config.max_length if config.max_length else self.tokens
         return round(slots * id_dtype(vocab_size, has_targets=config.has_targets).itemsize)
 
 
-def dataflow_cost(input_bytes: int, staged_bytes: int, prices: Mapping[str, float]) -> DataflowCost:
+@dataclass(frozen=True, kw_only=True)
+class ComparisonCost:
+    """What comparing the documents with each other takes, besides the rest of a run."""
+
+    seconds: float = 0.0
+    """CPU seconds."""
+    staged_bytes: int = 0
+    """Bytes in the output folder while the run lasts."""
+    shuffled_bytes: int = 0
+    """Bytes that the runner groups, if the output folder is not local."""
+
+    @classmethod
+    def of(cls, config: PrepareConfig, input_bytes: int) -> ComparisonCost:
+        """Returns the cost for so many bytes of text; nothing is known to be needed without `--dedup near`."""
+        if config.dedup != "near":
+            return cls()
+        return cls(
+            seconds=input_bytes / _NEAR_BYTES_PER_SECOND,
+            staged_bytes=round(input_bytes * _NEAR_STAGED_BYTES),
+            shuffled_bytes=round(input_bytes * _NEAR_SHUFFLED_BYTES),
+        )
+
+
+def dataflow_cost(
+    input_bytes: int, row_bytes: int, comparison: ComparisonCost, prices: Mapping[str, float]
+) -> DataflowCost:
     """Returns what a run takes on Dataflow.
 
     Args:
         input_bytes: Bytes of text.
-        staged_bytes: See `OutputSize`.
+        row_bytes: See `OutputSize.staged_bytes`.
+        comparison: What comparing the documents takes.
         prices: Those that differ from the list prices, by the names in `PRICES`.
     """
     prices = PRICES | dict(prices)
-    hours = input_bytes / _BYTES_PER_VCPU_SECOND / 3600
-    shuffled_bytes = 2 * staged_bytes  # each byte is written and read
+    hours = (input_bytes / _BYTES_PER_VCPU_SECOND + comparison.seconds) / 3600
+    shuffled_bytes = 2 * (row_bytes + comparison.shuffled_bytes)  # each byte is written and read
     dollars = hours * (prices["vcpu_hour"] + _GIGABYTES_PER_VCPU * prices["gb_hour"])
     dollars += shuffled_bytes / 1e9 * prices["shuffle_gb"]
     return DataflowCost(vcpu_hours=hours, shuffled_bytes=shuffled_bytes, dollars=round(dollars, 2))
@@ -101,4 +132,5 @@ def needed_memory(config: PrepareConfig, input_bytes: int, vocab_size: int, *, l
         longest_bytes=longest_bytes,
         groups_rows=not filesystem.is_local(config.output) and config.packing != "none",
         groups_hashes=config.dedup == "exact",
+        groups_bands=config.dedup == "near",
     )

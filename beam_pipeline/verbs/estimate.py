@@ -30,7 +30,7 @@ from beam_pipeline.support import memory
 from beam_pipeline.support.errors import DataError
 from beam_pipeline.tokenization.description import TokenizerDescription
 from beam_pipeline.tokenization.template import Template
-from beam_pipeline.verbs.costs import OutputSize, dataflow_cost, needed_memory
+from beam_pipeline.verbs.costs import ComparisonCost, OutputSize, dataflow_cost, needed_memory
 from beam_pipeline.verbs.results import Estimate, MachineCost
 
 _SAMPLED_SHARE = 1 / 200
@@ -95,7 +95,9 @@ def estimate(
         num_rows = sample.statistics.rows * (tokens / sample.statistics.tokens)
     output = OutputSize(tokens=tokens, rows=num_rows, record_bytes=encoded.bytes / encoded.rows)
     longest_bytes = max(sums.longest_bytes for sums in window_sums)
-    staged_bytes = output.staged_bytes(config, tokenizer.vocab_size)
+    row_bytes = output.staged_bytes(config, tokenizer.vocab_size)
+    comparison = ComparisonCost.of(config, input_plan.bytes)
+    encoding_seconds = encoded.seconds / encoded.rows * num_rows
     text_bytes = max(input_plan.bytes, int(tokens * memory.TEXT_BYTES_PER_TOKEN))
     return Estimate(
         input_bytes=input_plan.bytes,
@@ -110,11 +112,11 @@ def estimate(
         longest_document_bytes=longest_bytes,
         splits=output.splits(config),
         this_machine=MachineCost(
-            seconds=round(seconds + encoded.seconds / encoded.rows * num_rows + _SECONDS_TO_START, 1),
+            seconds=round(seconds + encoding_seconds + comparison.seconds + _SECONDS_TO_START, 1),
             memory_bytes=needed_memory(config, text_bytes, tokenizer.vocab_size, longest_bytes=longest_bytes),
-            staged_bytes=staged_bytes,
+            staged_bytes=row_bytes + comparison.staged_bytes,
         ),
-        dataflow=dataflow_cost(input_plan.bytes, staged_bytes, dict(config.prices)),
+        dataflow=dataflow_cost(input_plan.bytes, row_bytes, comparison, dict(config.prices)),
         has_beginnings=not is_whole_input and any(is_at_beginning(sums.window.unit) for sums in window_sums),
         has_one_place=not is_whole_input and len(window_sums) == 1,
     )

@@ -35,8 +35,8 @@ def describe_estimate(estimated: Estimate, config: PrepareConfig) -> Iterator[st
             f"{name}: about {split.tokens:,} tokens, {records}, {counted(split.shards, 'shard')}, "
             f"{human_bytes(split.bytes)}"
         )
-    if config.dedup == "exact":
-        yield "duplicates, which --dedup exact leaves out, are counted here: a sample does not show them"
+    if config.dedup != "none":
+        yield f"duplicates, which --dedup {config.dedup} leaves out, are counted here: a sample does not show them"
     machine, dataflow = estimated.this_machine, estimated.dataflow
     yield (
         f"on this machine: about {_duration(machine.seconds)}{_margin(estimated.second_error)}, "

@@ -380,8 +380,8 @@ def _check_memory(config: PrepareConfig, planned: InputPlan, tokenizer: Tokenize
         remedies.insert(0, "use a smaller --shard_size, since all rows of a shard are in memory")
     if not filesystem.is_local(config.output):
         remedies.append("write to a local folder and copy it")
-    if config.dedup == "exact":
-        remedies.append("omit --dedup exact")
+    if config.dedup != "none":
+        remedies.append(f"omit --dedup {config.dedup}")
     memory.check(
         needed_memory(config, planned.bytes, tokenizer.vocab_size, longest_bytes=planned.longest_known),
         memory.available(),

@@ -61,6 +61,8 @@ def test_each_option_is_in_the_identity_or_declared_without_influence(config: Pr
         config = replace(config, input=replace(config.input, content="conversation"))
     if name in ("fim_spm_rate", "fim_tokens"):
         config = replace(config, fim_rate=0.5)
+    if name.startswith("near_"):
+        config = replace(config, dedup="near")
     if name == "ids_column":  # only this format has other names
         config = replace(config, output_format="mds")
     other_config = replace(config, **{name: other_value(name, getattr(config, name))})
