@@ -17,6 +17,9 @@ from beam_pipeline.verbs.results import DataflowCost, EstimatedSplit
 _BYTES_PER_VCPU_SECOND = 10e6
 _GIGABYTES_PER_VCPU = 4
 
+# Reading the text and searching it for n-grams of benchmarks, from benchmarks/decontamination.py.
+_NGRAM_BYTES_PER_SECOND = 25e6
+
 # Near-deduplication, per byte of text; steps/near_duplicates.py has the arithmetic.
 _NEAR_BYTES_PER_SECOND = 15e6
 _NEAR_SHUFFLED_BYTES = 1.5
@@ -60,7 +63,7 @@ class OutputSize:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonCost:
-    """What comparing the documents with each other takes, besides the rest of a run."""
+    """What comparing the documents with benchmarks and with each other takes, besides the rest of a run."""
 
     seconds: float = 0.0
     """CPU seconds."""
@@ -71,11 +74,12 @@ class ComparisonCost:
 
     @classmethod
     def of(cls, config: PrepareConfig, input_bytes: int) -> ComparisonCost:
-        """Returns the cost for so many bytes of text; nothing is known to be needed without `--dedup near`."""
+        """Returns the cost for so many bytes of text: of `--decontaminate` and `--dedup near`, if they are used."""
+        seconds = input_bytes / _NGRAM_BYTES_PER_SECOND if config.contamination.decontaminate else 0.0
         if config.dedup != "near":
-            return cls()
+            return cls(seconds=seconds)
         return cls(
-            seconds=input_bytes / _NEAR_BYTES_PER_SECOND,
+            seconds=seconds + input_bytes / _NEAR_BYTES_PER_SECOND,
             staged_bytes=round(input_bytes * _NEAR_STAGED_BYTES),
             shuffled_bytes=round(input_bytes * _NEAR_SHUFFLED_BYTES),
         )

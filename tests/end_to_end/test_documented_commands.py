@@ -81,6 +81,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, run_successfully: Callable[.
         (place / "python" / f"{number}.py").write_text(text)
     (place / "notes" / "note.md").write_text("\n\n".join(documents[:9]))
     (place / "corpus" / "a.jsonl").write_text(lines)
+    (place / "gsm8k.jsonl").write_text(json.dumps({"question": documents[9], "answer": "42"}) + "\n")
     (place / "texts" / "a.txt").write_text("\n".join(documents) + "\n")
     (place / "texts" / "a.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     for number in range(4):
