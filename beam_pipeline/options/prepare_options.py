@@ -336,6 +336,8 @@ def _complete_conversations(given: dict[str, Any]) -> None:
         )
     if given.get("filter"):
         raise UsageError("--filter: its filters are for texts, not for conversations; omit it")
+    if given.get("decontaminate_remove") == "passage":
+        raise UsageError("--decontaminate_remove passage: conversations stay whole; use document, or omit it")
     given |= {"segment_ids": True, "position_ids": True}
 
 

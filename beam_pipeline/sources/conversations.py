@@ -72,6 +72,27 @@ def document_of(record: Any, column: str, *, of_table: bool = False) -> tuple[st
         return "", "its lists and objects are nested too deeply"
 
 
+def message_texts(document: str) -> str:
+    r"""Returns the texts of a conversation's messages, those of tools included, with line feeds between them.
+
+    >>> message_texts('{"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":"Hello!"}]}')
+    'Hi\nHello!'
+    """
+    return "\n".join(text for message in orjson.loads(document)["messages"] for text in _texts_in(message))
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, member in value.items():
+            if key not in ("role", "type"):
+                yield from _texts_in(member)
+    elif isinstance(value, list):
+        for member in value:
+            yield from _texts_in(member)
+
+
 def messages_key(keys: Any, column: str) -> tuple[str, ...] | None:
     """Returns the keys that records have for messages; None if none of these `keys` are.
 

@@ -32,6 +32,7 @@ from beam_pipeline.dataset.finished_units import identity_of, matches_path
 from beam_pipeline.dataset.removed_documents import REPORT_PATH
 from beam_pipeline.dataset.sections import Section, create_sections, read_if_intact, read_section
 from beam_pipeline.dataset.text_checksums import KEY, TextChecksums
+from beam_pipeline.sources.conversations import message_texts
 from beam_pipeline.sources.units import WorkUnit
 from beam_pipeline.steps.curate import Curation, curated_batches
 from beam_pipeline.steps.job import Job
@@ -112,10 +113,12 @@ def unit_matches(job: Job, curation: Curation, unit: WorkUnit) -> np.ndarray:
     if stored is not None:
         return np.frombuffer(stored, MATCH)
     index, checksums, parts = _load_index(job.ngram_index_path), TextChecksums(), [NO_MATCHES]
+    with_places = job.config.contamination.decontaminate_remove == "passage"
     for curated in curated_batches(unit, curation, checksums):
-        matches = find_matches(
-            curated.batch.texts, index, with_places=job.config.contamination.decontaminate_remove == "passage"
-        )
+        texts = curated.batch.texts
+        if job.config.has_targets:
+            texts = [message_texts(text) for text in texts]
+        matches = find_matches(texts, index, with_places=with_places)
         matches["document"] = curated.numbers[matches["document"]]
         parts.append(matches)
     all_matches = np.concatenate(parts)

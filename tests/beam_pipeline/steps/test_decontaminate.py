@@ -21,6 +21,7 @@ from beam_pipeline.verbs.benchmark_index import index_benchmarks
 from beam_pipeline.views.reading import open_dataset
 from beam_pipeline.views.tracing import Tracer
 from tests.beam_pipeline.conftest import make_documents
+from tests.beam_pipeline.conversations.families import CHATML, save_tokenizer
 from tests.beam_pipeline.runs import arguments, content, defects, fail_before_the_manifests
 
 ITEMS = 30
@@ -44,7 +45,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         planted = f"{item['question'].upper().replace(' ', ', ')}? Answer: {item['answer']}!"
         documents[5 * number] = " ".join([*words[: len(words) // 3], planted, *words[len(words) // 3 :]])
     documents[7] = f"{items[0]['question']} with another answer"
-    documents[8] = f"half: {' '.join(items[1]['question'].split()[:15])}"
+    documents[8] = f"a part: {' '.join(items[1]['question'].split()[:14])}"
     for name, records in (("bench", items), ("in", [{"text": text} for text in documents])):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     return folder
@@ -91,7 +92,7 @@ def test_all_planted_items_are_found_in_any_work_units(run, inputs, unit_bytes):
         "public": 0,
         "contained": ITEMS,
         "documents": ITEMS + 1,
-        "documents_by_share": [0, 0, 0, 1, 0, 0, 0, 0, 0, ITEMS + 1],
+        "documents_by_share": [0, 0, 1, 0, 0, 0, 0, 0, 0, ITEMS + 1],
         "most_frequent": [{"item": item, "documents": 1 + (item == 0)} for item in range(ITEMS)],
     }
     manifest = json.loads((out / "train" / "manifest.json").read_text())
@@ -105,7 +106,7 @@ def test_all_fields_must_match(run):
 
 
 def test_a_smaller_share_finds_parts_of_items(run):
-    assert len(removed(run("--decontaminate_share", "0.3"))) == ITEMS + 2
+    assert len(removed(run("--decontaminate_share", "0.25"))) == ITEMS + 2
 
 
 def test_the_bytes_do_not_depend_on_the_workers_or_the_folder_of_the_benchmark(
@@ -240,6 +241,33 @@ def test_items_that_cannot_be_checked_cause_a_warning(tmp_path, caplog):
     path.write_text("word\none two three four five six seven eight\n")
     assert index_benchmarks(DecontaminateConfig(decontaminate=(str(path),)))
     assert "bench.txt: 1 of 2 items cannot be checked" in caplog.text
+
+
+def test_the_messages_of_conversations_are_searched(inputs, tmp_path):
+    tokenizer = save_tokenizer(tmp_path / "tokenizer", CHATML)
+    question = json.loads((inputs / "bench.jsonl").read_text().splitlines()[3])["question"]
+    contents = ["the cat", f'Solve "this":\n{question.replace(" ", chr(10))}', "the mat"]
+    conversations = [
+        {"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": "sat"}]}
+        for text in contents
+    ]
+    source = tmp_path / "chats.jsonl"
+    source.write_text("".join(json.dumps(conversation) + "\n" for conversation in conversations))
+    options = [
+        "--content",
+        "conversation",
+        "--max_length",
+        "256",
+        "--decontaminate",
+        str(inputs / "bench.jsonl"),
+    ]
+    options += ["--decontaminate_fields", "question"]
+    prepare.main(arguments(source, tokenizer, tmp_path / "out", *options))
+    assert [(row["document"], row["item"]) for row in removed(tmp_path / "out")] == [(1, 3)]
+    with pytest.raises(UsageError, match="--decontaminate_remove passage: conversations stay whole"):
+        prepare.main(
+            arguments(source, tokenizer, tmp_path / "b", *options, "--decontaminate_remove", "passage")
+        )
 
 
 def test_contradicting_options_are_refused(run):
