@@ -235,9 +235,10 @@ class Tracer:
                 batch, _ = edit(unit, read, first, self._decisions)
                 if self._must_deduplicate:
                     batch = _without_duplicates(batch, hashes_by_repeat.setdefault(unit.repeat, set()))
-                in_batch = listed.between(first, first + len(read.texts)).shifted(-first)
-                batch, _ = cut_passages(batch, in_batch)
-                batch = batch.without(in_batch.without_edits().documents)
+                if len(listed):  # pyarrow imports pandas for what follows
+                    in_batch = listed.between(first, first + len(read.texts)).shifted(-first)
+                    batch, _ = cut_passages(batch, in_batch)
+                    batch = batch.without(in_batch.without_edits().documents)
                 first += len(read.texts)
                 if unit.index in numbers and batch.texts:
                     batch, documents = self._tokenizer.encode(batch)
