@@ -60,10 +60,10 @@ def write_removed(path: str, removals: Removals, paths: list[str], places: np.nd
     filesystem.write_bytes(path, file.getvalue())
 
 
-def read_removed(path: str) -> Removals:
-    """Returns the removals that a file lists; none if there is no such file."""
+def read_removed(path: str) -> Removals | None:
+    """Returns the removals that a file lists, or None if there is no such file."""
     if not filesystem.exists(path):
-        return Removals.empty()
+        return None
     with filesystem.open_file(path) as file:
         return Removals(pq.read_table(file, columns=SCHEMA.names[2:]))
 

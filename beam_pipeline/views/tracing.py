@@ -235,7 +235,7 @@ class Tracer:
                 batch, _ = edit(unit, read, first, self._decisions)
                 if self._must_deduplicate:
                     batch = _without_duplicates(batch, hashes_by_repeat.setdefault(unit.repeat, set()))
-                if len(listed):  # pyarrow imports pandas for what follows
+                if listed is not None:
                     in_batch = listed.between(first, first + len(read.texts)).shifted(-first)
                     batch, _ = cut_passages(batch, in_batch)
                     batch = batch.without(in_batch.without_edits().documents)
