@@ -12,9 +12,10 @@ from beam_pipeline.curation.functions import UserFunction
 from beam_pipeline.curation.language import MIN_PROBABILITY, KeepLanguages, LanguageModel
 from beam_pipeline.curation.measuring import MeasuredTexts, Rule
 from beam_pipeline.curation.pii import MaskPersonalData
+from beam_pipeline.curation.restore import Restored
 from beam_pipeline.curation.urls import BlockUrls
 from beam_pipeline.curation.words import WordSplitter
-from beam_pipeline.options.curation_options import CurationConfig
+from beam_pipeline.options.curation_options import ATTRIBUTES_RECORD, CurationConfig
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit
 from beam_pipeline.support import extras, filesystem
 from beam_pipeline.support.errors import UsageError
@@ -50,8 +51,8 @@ class RuleDecision:
         return Decided(removals, texts)
 
 
-def check_filters(config: CurationConfig) -> None:
-    """Checks the options of filters before a run.
+def check_filters(config: CurationConfig, *, measures_only: bool = False) -> None:
+    """Checks the options of filters before a run; with `measures_only`, those that decide are not needed.
 
     Raises:
         UsageError: If a package, file or option is missing, or a threshold is not one of these filters'.
@@ -60,7 +61,7 @@ def check_filters(config: CurationConfig) -> None:
     if not RULES.keys().isdisjoint(names):
         extras.require("filters", f"--filter {','.join(names)}")
     if "language" in names:
-        if not config.languages:
+        if not config.languages and not measures_only:
             raise UsageError("--filter language: --languages is missing, e.g. --languages en,de")
         LanguageModel(config.language_model).check()
     if "urls" in names and config.url_block_list is None:
@@ -69,6 +70,7 @@ def check_filters(config: CurationConfig) -> None:
         )
     if config.url_block_list is not None and not filesystem.exists(config.url_block_list):
         raise UsageError(f"--url_block_list {config.url_block_list}: there is no such file")
+    Restored(config.restore)
     for name in names:
         if ":" in name:
             UserFunction(name).function  # noqa: B018 -- raises if it cannot be loaded
@@ -91,6 +93,11 @@ def files_identity(config: CurationConfig) -> dict[str, dict[str, str]]:
         contents["language"] = filesystem.read_bytes(config.language_model)
     if "urls" in config.filter:
         contents["urls"] = filesystem.read_bytes(config.url_block_list)
+    if config.attributes is not None:
+        contents["attributes"] = filesystem.read_bytes(filesystem.join(config.attributes, ATTRIBUTES_RECORD))
+    contents |= {
+        f"restore {number}": data for number, data in enumerate(map(filesystem.read_bytes, config.restore))
+    }
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(contents.items())}
     return {"filter_files": sums} if sums else {}
 

@@ -18,6 +18,7 @@ from beam_pipeline.curation.contamination import RULE as CONTAMINATED
 from beam_pipeline.curation.decisions import Decision
 from beam_pipeline.curation.filters import make_filters
 from beam_pipeline.curation.removals import PASSAGES_RULE, Removals
+from beam_pipeline.curation.restore import Restored
 from beam_pipeline.dataset.bad_records import Excluded
 from beam_pipeline.dataset.removed_documents import removed_path, write_removed
 from beam_pipeline.dataset.text_checksums import TextChecksums
@@ -26,6 +27,7 @@ from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.sources.reading import read_unit
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit, utf8_sizes
 from beam_pipeline.steps.job import Job
+from beam_pipeline.steps.keep import KeepByAttributes
 from beam_pipeline.support import filesystem
 
 EMPTY = "empty"
@@ -42,6 +44,11 @@ class Curation:
     def decisions(self) -> list[Decision]:
         """All decisions, in the order in which edits apply."""
         return make_decisions(self.config.curation)
+
+    @cached_property
+    def restored(self) -> Restored:
+        """The documents that stay, whatever rules decide."""
+        return Restored(self.config.curation.restore)
 
 
 @dataclass(frozen=True)
@@ -134,20 +141,24 @@ def curated_batches(
     removals = removals or Removals.empty()
     for read in checksums.add_each(read_unit(unit, config.input, advance, config.curation.columns)):
         others = removals.between(first, first + len(read.texts))
-        yield curate(unit, read, first, curation.decisions, others)
+        yield curate(unit, read, first, curation, others)
         first += len(read.texts)
 
 
 def curate(
-    unit: WorkUnit, read: DocumentBatch, first: int, decisions: list[Decision], others: Removals
+    unit: WorkUnit, read: DocumentBatch, first: int, curation: Curation, others: Removals
 ) -> CuratedBatch:
     """Applies the decisions to a batch, and then the removals that other steps have decided.
 
     The number of the batch's first document in the unit is `first`.
     """
-    batch, removed = edit(unit, read, first, decisions)
+    batch, removed = edit(unit, read, first, curation.decisions)
+    removed, others = (
+        curation.restored.apply(part, unit.root + read.name, read.places, 0)
+        for part in (removed, others.shifted(-first))
+    )
     numbers = np.arange(first, first + len(read.texts))
-    batch, others = cut_passages(batch, others.shifted(-first))
+    batch, others = cut_passages(batch, others)
     removed = Removals.concat([removed, others])
     dropped = removed.without_edits().documents
     if len(dropped):
@@ -199,4 +210,9 @@ def edit(
 
 def make_decisions(config: CurationConfig, *, edits_only: bool = False) -> list[Decision]:
     """Returns the decisions that the options request; with `edits_only`, those that may edit texts."""
-    return make_filters(config, edits_only=edits_only)
+    keep: list[Decision] = []
+    if (
+        config.keep is not None and not edits_only
+    ):  # before any edit, since attributes are of the texts as read
+        keep.append(KeepByAttributes(config.attributes, config.keep))
+    return keep + make_filters(config, edits_only=edits_only)

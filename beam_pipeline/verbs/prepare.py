@@ -31,6 +31,7 @@ from beam_pipeline.sources.plan import InputPlan
 from beam_pipeline.sources.units import write_plan
 from beam_pipeline.steps import graph
 from beam_pipeline.steps.job import Job
+from beam_pipeline.steps.keep import check_attributes
 from beam_pipeline.support import extras, filesystem, memory
 from beam_pipeline.support.console import print_document
 from beam_pipeline.support.errors import UsageError
@@ -238,6 +239,8 @@ def check_run(config: PrepareConfig, launch: Launch, planned: InputPlan | None =
         planned = launch.plan(config.input, skip_bad=config.on_bad_record == "skip")
         if chat is None:
             lost = check_documents(replace(config, input=planned.config), planned, tokenizer)
+    if config.curation.keep is not None:
+        check_attributes(config.curation.attributes, config.curation.keep, planned.units)
     config = replace(config, input=planned.config)
     format_for(config, tokenizer.vocab_size).check_records(likely_records(config, planned.bytes))
     if _joins_silently(config, template):

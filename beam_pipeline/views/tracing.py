@@ -54,6 +54,17 @@ class TraceTooSlow(NotTraced):
     """Finding the documents would take longer than allowed."""
 
 
+def input_options(split: FinishedSplit) -> InputConfig:
+    """Returns the options that determine how a dataset's units were read."""
+    config = split.manifest["config"]
+    return InputConfig(
+        document=config["document"],
+        text_key=config["text_key"],
+        **{name: config[name] for name in NOT_IN_ALL_MANIFESTS if name in config},
+        seed=config["seed"],
+    )
+
+
 class Tracer:
     """Traces the rows of one split."""
 
@@ -64,12 +75,7 @@ class Tracer:
         self._template = self._description.template_of(config["append_eos"])
         self._choose_split = SplitChooser(split_shares(split.manifest), config["seed"], config["split_by"])
         self._split_index = split.manifest["splits"].index(split.name)
-        self._input = InputConfig(
-            document=config["document"],
-            text_key=config["text_key"],
-            **{name: config[name] for name in NOT_IN_ALL_MANIFESTS if name in config},
-            seed=config["seed"],
-        )
+        self._input = input_options(split)
         self._cached_units: tuple[tuple[WorkUnit, ...], list[UnitDocuments]] | None = None
 
     @cached_property
