@@ -67,3 +67,29 @@ def clusters(texts: list[str], threshold: float, size: int) -> dict[int, int]:
                 low, high = sorted((find(later), find(earlier)))
                 firsts[high] = low
     return {index: find(index) for index in range(len(texts)) if find(index) != index}
+
+
+def of_one_document(count: int) -> list[str]:
+    """Returns a corpus of the same document."""
+    return [" ".join(make_documents(12))] * count
+
+
+def of_variants(count: int, seed: int = 0) -> list[str]:
+    """Returns a corpus of variants of one document, each with another word in a place of its own."""
+    rng = random.Random(seed)
+    words = " ".join(make_documents(30)).split(" ")
+    texts = []
+    for number in range(count):
+        place = rng.randrange(len(words))
+        texts.append(" ".join([*words[:place], f"variant{number}", *words[place + 1 :]]))
+    return texts
+
+
+def with_a_common_shingle(count: int) -> list[str]:
+    """Returns unrelated documents, of which 30% share a shingle."""
+    rng = random.Random(0)
+    texts = [" ".join(f"w{rng.randrange(10**6)}" for _ in range(40)) for _ in range(count)]
+    return [
+        text + (" all rights are reserved here" if number % 10 < 3 else "")
+        for number, text in enumerate(texts)
+    ]
