@@ -1,10 +1,8 @@
-"""Texts with planted near-duplicates, and a reference in plain Python that compares all pairs."""
+"""Corpora with planted near-duplicates, and degenerate ones."""
 
 from __future__ import annotations
 
 import random
-import re
-import unicodedata
 
 from tests.beam_pipeline.conftest import make_documents
 
@@ -39,34 +37,6 @@ def planted(originals: int, seed: int = 0) -> list[str]:
     everything = texts + copies
     rng.shuffle(everything)
     return everything
-
-
-def shingles(text: str, size: int) -> frozenset[tuple[str, ...]]:
-    """Returns the shingles of a text, without any code of the pipeline."""
-    words = re.findall(r"[^\W_]+", unicodedata.normalize("NFKC", text).casefold())
-    return frozenset(tuple(words[i : i + size]) for i in range(max(1, len(words) - size + 1)))
-
-
-def similarity(one: frozenset, other: frozenset) -> float:
-    return len(one & other) / len(one | other)
-
-
-def clusters(texts: list[str], threshold: float, size: int) -> dict[int, int]:
-    """Returns the first text of the cluster of each text that is not the first, by comparing all pairs."""
-    sets = [shingles(text, size) for text in texts]
-    firsts = list(range(len(texts)))
-
-    def find(index: int) -> int:
-        while firsts[index] != index:
-            index = firsts[index]
-        return index
-
-    for later in range(len(texts)):
-        for earlier in range(later):
-            if similarity(sets[later], sets[earlier]) >= threshold:
-                low, high = sorted((find(later), find(earlier)))
-                firsts[high] = low
-    return {index: find(index) for index in range(len(texts)) if find(index) != index}
 
 
 def of_one_document(count: int) -> list[str]:

@@ -18,15 +18,8 @@ from beam_pipeline.steps.near_duplicates import EQUALS, REMOVED, ProposePairs
 from beam_pipeline.steps.near_similarity import SIMILAR, SIMILARITY, CompareLocally
 from beam_pipeline.support.errors import UsageError
 from beam_pipeline.verbs import prepare
-from tests.beam_pipeline.near_corpora import (
-    clusters,
-    of_one_document,
-    of_variants,
-    planted,
-    shingles,
-    similarity,
-    with_a_common_shingle,
-)
+from tests.beam_pipeline.near_corpora import of_one_document, of_variants, planted, with_a_common_shingle
+from tests.beam_pipeline.near_reference import clusters, shingles, similarity
 from tests.beam_pipeline.runs import arguments, content, defects, fail_before_the_manifests
 
 OPTIONS = ["--max_length", "64", "--unit_bytes", "6000", "--dedup", "near"]
