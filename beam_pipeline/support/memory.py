@@ -10,10 +10,11 @@ from beam_pipeline.support.errors import UsageError
 
 _BASE_BYTES = 400 << 20  # the program, its libraries and a work unit
 
-# From docs/preparing.md: the peak memory of a local runner that groups all rows or all documents' hashes.
+# From docs/preparing.md: the peak memory of a local runner that groups all rows, or all documents' hashes
+# or bands of MinHashes.
 _PER_BYTE_OF_ROWS = 6.5
 _PER_BYTE_OF_TEXT_FOR_HASHES = 0.25
-_PER_BYTE_OF_TEXT_FOR_BANDS = 1.0
+_PER_BYTE_OF_TEXT_FOR_BANDS = 0.8
 TEXT_BYTES_PER_TOKEN = 4.2
 _PER_BYTE_OF_DOCUMENT = 14  # its record, its text, pieces and ids, and copies of these; measured with 50 MB
 _COPIES_OF_STATISTICS = 4  # of a unit, its bytes, and sums of two steps

@@ -1,10 +1,8 @@
-"""Texts with planted near-duplicates, and a reference in plain Python that compares all pairs."""
+"""Corpora with planted near-duplicates, and degenerate ones."""
 
 from __future__ import annotations
 
 import random
-import re
-import unicodedata
 
 from tests.beam_pipeline.conftest import make_documents
 
@@ -41,29 +39,27 @@ def planted(originals: int, seed: int = 0) -> list[str]:
     return everything
 
 
-def shingles(text: str, size: int) -> frozenset[tuple[str, ...]]:
-    """Returns the shingles of a text, without any code of the pipeline."""
-    words = re.findall(r"[^\W_]+", unicodedata.normalize("NFKC", text).casefold())
-    return frozenset(tuple(words[i : i + size]) for i in range(max(1, len(words) - size + 1)))
+def of_one_document(count: int) -> list[str]:
+    """Returns a corpus of the same document."""
+    return [" ".join(make_documents(12))] * count
 
 
-def similarity(one: frozenset, other: frozenset) -> float:
-    return len(one & other) / len(one | other)
+def of_variants(count: int, seed: int = 0) -> list[str]:
+    """Returns a corpus of variants of one document, each with another word in a place of its own."""
+    rng = random.Random(seed)
+    words = " ".join(make_documents(30)).split(" ")
+    texts = []
+    for number in range(count):
+        place = rng.randrange(len(words))
+        texts.append(" ".join([*words[:place], f"variant{number}", *words[place + 1 :]]))
+    return texts
 
 
-def clusters(texts: list[str], threshold: float, size: int) -> dict[int, int]:
-    """Returns the first text of the cluster of each text that is not the first, by comparing all pairs."""
-    sets = [shingles(text, size) for text in texts]
-    firsts = list(range(len(texts)))
-
-    def find(index: int) -> int:
-        while firsts[index] != index:
-            index = firsts[index]
-        return index
-
-    for later in range(len(texts)):
-        for earlier in range(later):
-            if similarity(sets[later], sets[earlier]) >= threshold:
-                low, high = sorted((find(later), find(earlier)))
-                firsts[high] = low
-    return {index: find(index) for index in range(len(texts)) if find(index) != index}
+def with_a_common_shingle(count: int) -> list[str]:
+    """Returns unrelated documents, of which 30% share a shingle."""
+    rng = random.Random(0)
+    texts = [" ".join(f"w{rng.randrange(10**6)}" for _ in range(40)) for _ in range(count)]
+    return [
+        text + (" all rights are reserved here" if number % 10 < 3 else "")
+        for number, text in enumerate(texts)
+    ]

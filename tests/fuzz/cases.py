@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.beam_pipeline.near_reference import shingles
 from tests.fuzz.tokenizers_for_fuzz import TOKENIZERS
 from tokenmill_reader.format.names import DOCUMENT_FORMATS, ROW_FORMATS
 
@@ -70,7 +71,7 @@ class Case:
     converted_from: str | None
     """The format of a dataset that `convert` reads in the run with the fault. None if that is a run of `prepare`."""
     packing: str
-    dedup: bool
+    dedup: str
     append_eos: bool
     skip_bad: bool
     output: str
@@ -95,7 +96,12 @@ class Case:
     def documents(self) -> list[str]:
         """The documents that the dataset must contain, in no particular order."""
         texts = [text for file in self.files for text in file.documents]
-        return list(dict.fromkeys(texts)) if self.dedup else texts
+        if self.dedup == "near":
+            first_of_set: dict[object, str] = {}
+            for text in texts:
+                first_of_set.setdefault(shingles(text, 5) or text.strip(), text)
+            return list(first_of_set.values())
+        return list(dict.fromkeys(texts)) if self.dedup == "exact" else texts
 
     @property
     def is_refused(self) -> str | None:
@@ -128,7 +134,7 @@ def make_case(seed: int, number: int) -> Case:
     output_format = rng.choice(("tfrecord", "tfrecord", *formats) if packing != "none" else formats)
     other_formats = [name for name in formats if name != output_format]
     converted_from = rng.choice((None, None, rng.choice(other_formats)))
-    dedup = rng.random() < 0.2
+    dedup = rng.choice((*["none"] * 8, "exact", "near"))
     append_eos = rng.random() < 0.3
     options = ["--document", document, "--packing", packing, "--seed", str(rng.randrange(3))]
     options += ["--max_length", str(rng.choice((8, 16, 33, 64)))] if packing != "none" else []
@@ -145,7 +151,8 @@ def make_case(seed: int, number: int) -> Case:
         options += rng.choice(
             ([], [], ["--segment_ids"], ["--position_ids"], ["--segment_ids", "--position_ids"])
         )
-    options += ["--dedup", "exact"] if dedup else []
+    options += ["--dedup", dedup] if dedup != "none" else []
+    options += ["--near_threshold", "1"] if dedup == "near" else []  # which no band can miss
     options += ["--append_eos"] if append_eos else []
     options += ["--on_bad_record", "skip", "--max_bad_ratio", "1"] if skip_bad else []
     options += rng.choice(([], [], ["--engine", "hf"]))

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from beam_pipeline.steps import near
-from beam_pipeline.steps.near_similarity import CompareLocally
+from beam_pipeline.steps import near, near_duplicates
+from beam_pipeline.steps import write as write_step
+from beam_pipeline.steps.deduplicate import DUPLICATE
+from beam_pipeline.steps.near_clusters import ROOTS, decide, near_removals, num_rounds, removed_of_unit
+from beam_pipeline.steps.near_duplicates import EQUALS, REMOVED, ProposePairs
+from beam_pipeline.steps.near_similarity import SIMILAR, SIMILARITY, CompareLocally
 from beam_pipeline.support.errors import UsageError
 from beam_pipeline.verbs import prepare
-from tests.beam_pipeline.near_corpora import clusters, planted, shingles, similarity
-from tests.beam_pipeline.runs import arguments, content, defects
+from tests.beam_pipeline.near_corpora import of_one_document, of_variants, planted, with_a_common_shingle
+from tests.beam_pipeline.near_reference import clusters, shingles, similarity
+from tests.beam_pipeline.runs import arguments, content, defects, fail_before_the_manifests
 
 OPTIONS = ["--max_length", "64", "--unit_bytes", "6000", "--dedup", "near"]
 
@@ -117,3 +124,96 @@ def test_similar_texts_of_characters_are_removed_without_spaces(tokenizer_folder
 def test_wrong_options_are_refused(source, tokenizer_folder, tmp_path, options, message):
     with pytest.raises((UsageError, SystemExit), match=message):
         prepare.main(arguments(source, tokenizer_folder, tmp_path / "out", *options))
+
+
+@pytest.mark.parametrize(
+    ("make", "count", "removed"),
+    [(of_one_document, 500, 499), (of_variants, 300, 299), (with_a_common_shingle, 300, 0)],
+)
+def test_degenerate_corpora_are_clustered(tokenizer_folder, tmp_path, monkeypatch, make, count, removed):
+    """How little is compared then is a test of `curation.candidates`."""
+    (tmp_path / "in.txt").write_text("\n".join(make(count)))
+    monkeypatch.setattr(near, "ProposePairs", partial(ProposePairs, entries_per_pass=1000))
+    options = ["--max_length", "64", "--unit_bytes", "10000", "--dedup", "near"]
+    prepare.main(arguments(tmp_path / "in.txt", tokenizer_folder, tmp_path / "out", *options))
+    rows = removed_rows(tmp_path / "out")
+    assert len(rows) == removed
+    assert {tuple(json.loads(row["evidence"])["kept"]) for row in rows} == ({(0, 0)} if removed else set())
+
+
+def test_resumed_runs_keep_sketches_and_give_the_same_bytes(
+    whole, source, tokenizer_folder, tmp_path, monkeypatch
+):
+    sketched: list[int] = []
+    write = near_duplicates.write_sketches
+    monkeypatch.setattr(
+        near_duplicates, "write_sketches", lambda path, *args: [sketched.append(path), write(path, *args)][1]
+    )
+    run = [*arguments(source, tokenizer_folder, tmp_path / "out", *OPTIONS)]
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="before the manifests"):
+        patch.setattr(write_step, "commit", fail_before_the_manifests)
+        prepare.main(run)
+    paths = sorted(tmp_path.glob("out/_staging/**/*.sketches"))
+    assert sorted(sketched) == list(map(str, paths)) and len(paths) > 5
+    damaged, cut, *_ = paths
+    data = bytearray(damaged.read_bytes())
+    data[40] ^= 1
+    damaged.write_bytes(data)
+    cut.write_bytes(cut.read_bytes()[:-20])
+    sketched.clear()
+    prepare.main([*run, "--resume"])
+    assert sorted(sketched) == [str(damaged), str(cut)]
+    assert content(tmp_path / "out") == content(whole)
+
+
+def entries(dtype: np.dtype, *rows: dict) -> np.ndarray:
+    return np.array([tuple(row[name] for name in dtype.names) for row in rows], dtype)
+
+
+def test_the_document_that_is_kept_is_named_if_it_was_compared_else_the_most_similar_one():
+    roots = np.array([[9, 2], [7, 2]], np.uint64)
+    similar = entries(
+        SIMILARITY,
+        {"document": 7, "like": 5, "similarity": 0.95},
+        {"document": 7, "like": 2, "similarity": 0.85},
+        {"document": 9, "like": 7, "similarity": 0.9},
+        {"document": 9, "like": 5, "similarity": 0.9},
+        {"document": 2, "like": 7, "similarity": 0.85},
+    )
+    for order in (slice(None), slice(None, None, -1)):
+        removed = removed_of_unit(roots[order].ravel(), similar[order])
+        assert removed.tolist() == [(7, 2, 2, 0.85), (9, 2, 5, 0.9)]
+
+
+def test_repeats_share_the_fate_of_the_document_that_they_repeat():
+    first_id = (3 << 32) + 1
+    removed = entries(
+        REMOVED,
+        {"document": 8, "kept": first_id, "like": first_id, "similarity": 1.0},
+        {"document": 1, "kept": 5, "like": 6, "similarity": 0.9},
+        {"document": 4, "kept": (3 << 32) + 2, "like": (3 << 32) + 2, "similarity": 0.8},
+    )
+    table = near_removals(3, removed).table.to_pylist()
+    assert [(row["document"], row["value"], json.loads(row["evidence"])) for row in table] == [
+        (1, 0.9, {"kept": [0, 5], "like": [0, 6]}),
+        (4, 0.8, {"kept": [3, 2]}),
+        (8, 1.0, {"kept": [0, 5], "like": [3, 1]}),
+    ]
+
+
+def test_equal_documents_of_other_units_are_like_one_that_may_be_removed_itself():
+    equal = entries(
+        DUPLICATE,
+        {"document": 6, "kept_unit": 3, "kept_document": 7},
+        {"document": 5, "kept_unit": 3, "kept_document": 8},
+    )
+    roots = np.array([[(3 << 32) + 7, 2]], np.uint64)
+    similar = entries(SIMILARITY, {"document": 7, "like": 2, "similarity": 0.9})
+    joined = {ROOTS: [roots.tobytes()], SIMILAR: [similar.tobytes()], EQUALS: [(4, equal.tobytes())]}
+    decided = {unit: np.frombuffer(data, REMOVED).tolist() for unit, data in decide((3, joined))}
+    first, second = (3 << 32) + 7, (3 << 32) + 8
+    assert decided == {3: [(7, 2, 2, 0.9)], 4: [(6, 2, first, 1.0), (5, second, second, 1.0)]}
+
+
+def test_rounds_grow_with_the_logarithm_of_the_input():
+    assert [num_rounds(size) for size in (0, 10**9, 16 << 30, 32 << 30, 10**13)] == [0, 0, 0, 1, 10]
