@@ -4,8 +4,12 @@
                      │                             │      │
                      └─ count documents by n-gram ─┘      └─► report
 
-An n-gram of many documents is common text. So the documents with each are counted over the whole corpus first; that
-takes an entry per block of n-grams and unit. What passes through the runner is bounded by the size of the benchmarks.
+An n-gram of many documents is common text. So the documents with each are counted over the whole corpus first. What is
+counted is a number for each n-gram of the benchmarks at most, however large the corpus is.
+
+Costs for 10 TB of text, in 298,000 units, and 10 million n-grams in 153 blocks: searching takes 27 MB/s of a core, 103
+hours. If a unit has 1,000 different n-grams, it sends 16 kB to at most 153 blocks: 5 GB in total, less what workers
+combine. The largest group is a block, whose sum has at most 1 MiB.
 """
 
 from __future__ import annotations
@@ -134,38 +138,42 @@ def unit_matches(job: Job, curation: Curation, unit: WorkUnit) -> np.ndarray:
 class SumCounts(beam.CombineFn):
     """Adds up the counts of the n-grams of a block. As a combiner, it does so on the workers before any shuffle."""
 
-    def create_accumulator(self) -> np.ndarray:
-        return np.zeros(_BLOCK, np.int64)
+    def create_accumulator(self) -> NgramCounts:
+        return b"", b""
 
-    def add_input(self, accumulator: np.ndarray, element: NgramCounts) -> np.ndarray:
-        ngrams, counts = (np.frombuffer(part, np.int64) for part in element)
-        accumulator[ngrams % _BLOCK] += counts
+    def add_input(self, accumulator: NgramCounts, element: NgramCounts) -> NgramCounts:
+        return self.merge_accumulators([accumulator, element])
+
+    def merge_accumulators(self, accumulators: Iterable[NgramCounts]) -> NgramCounts:
+        ngrams, counts = _concatenate(accumulators)
+        distinct, places = np.unique(ngrams, return_inverse=True)
+        sums = np.zeros(len(distinct), np.int64)
+        np.add.at(sums, places, counts)
+        return distinct.tobytes(), sums.tobytes()
+
+    def extract_output(self, accumulator: NgramCounts) -> NgramCounts:
         return accumulator
 
-    def merge_accumulators(self, accumulators: Iterable[np.ndarray]) -> np.ndarray:
-        merged = self.create_accumulator()
-        for accumulator in accumulators:
-            merged += accumulator
-        return merged
 
-    def extract_output(self, accumulator: np.ndarray) -> np.ndarray:
-        return accumulator
-
-
-def common_ngrams(element: tuple[int, np.ndarray], most_documents: int) -> NgramCounts:
+def common_ngrams(element: tuple[int, NgramCounts], most_documents: int) -> NgramCounts:
     """Returns those n-grams of a block that more than `most_documents` documents have."""
-    block, counts = element
-    common = np.flatnonzero(counts > most_documents)
-    return (common + block * _BLOCK).tobytes(), counts[common].tobytes()
+    ngrams, counts = _concatenate([element[1]])
+    is_common = counts > most_documents
+    return ngrams[is_common].tobytes(), counts[is_common].tobytes()
 
 
 def merge_common(blocks: Iterable[NgramCounts]) -> tuple[np.ndarray, np.ndarray]:
     """Returns the common n-grams of all blocks, ascending, and their numbers of documents: int64."""
-    parts = [[np.frombuffer(part, np.int64) for part in block] for block in blocks]
-    empty = np.empty(0, np.int64)
-    ngrams, counts = (np.concatenate([empty, *(part[side] for part in parts)]) for side in (0, 1))
+    ngrams, counts = _concatenate(blocks)
     order = np.argsort(ngrams)
     return ngrams[order], counts[order]
+
+
+def _concatenate(parts: Iterable[NgramCounts]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the n-grams and the counts of all parts: int64."""
+    sides = tuple(zip(*parts, strict=True)) or ((), ())
+    ngrams, counts = (np.frombuffer(b"".join(side), np.int64) for side in sides)
+    return ngrams, counts
 
 
 class Decontaminate(beam.DoFn):

@@ -1,4 +1,4 @@
-"""The results of `--dry_run`: what `prepare` would remove."""
+"""The results of `--dry_run` and of decontamination: what `prepare` removes, or would remove."""
 
 from __future__ import annotations
 
@@ -18,12 +18,17 @@ def read_dry_run(output: str) -> PreparedDataset:
 
 def print_dry_run(prepared: PreparedDataset) -> None:
     """Prints the counts of a dry run, and the report of decontamination."""
-    report_path = filesystem.join(prepared.output, REPORT_PATH)
-    if filesystem.exists(report_path):
-        for line in describe(json.loads(filesystem.read_bytes(report_path))):
-            print(line)
+    print_contamination(prepared.output)
     counts = dict(prepared.excluded)
     total = counts.pop("records")
     removed = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count)
     print(f"of {total:,} records would be left out: {removed or 'none'}")
     print(f"{filesystem.join(prepared.output, FOLDER)} lists each of them")
+
+
+def print_contamination(output: str) -> None:
+    """Prints a line for each benchmark, if there is a report of decontamination."""
+    path = filesystem.join(output, REPORT_PATH)
+    if filesystem.exists(path):
+        for line in describe(json.loads(filesystem.read_bytes(path))):
+            print(line)

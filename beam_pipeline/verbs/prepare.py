@@ -42,7 +42,7 @@ from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
 from beam_pipeline.verbs.analysis import Lengths, analyze, describe_lengths
 from beam_pipeline.verbs.benchmark_index import index_benchmarks
 from beam_pipeline.verbs.costs import likely_records, needed_memory
-from beam_pipeline.verbs.dry_run import print_dry_run, read_dry_run
+from beam_pipeline.verbs.dry_run import print_contamination, print_dry_run, read_dry_run
 from beam_pipeline.verbs.estimate import estimate
 from beam_pipeline.verbs.estimate_lines import describe_estimate
 from beam_pipeline.verbs.first_look import check_documents
@@ -153,6 +153,7 @@ def main(argv: Sequence[str] | Parsed) -> None:
             print(f"{config.output} already contains this dataset, finished: nothing to do")
         for name, lengths in prepared.analysis.items():
             print(describe_lengths(name, lengths))
+        print_contamination(prepared.output)
         print_summary(config, prepared.output, prepared.seconds)
 
 

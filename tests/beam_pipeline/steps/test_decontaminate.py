@@ -279,14 +279,19 @@ def test_contradicting_options_are_refused(run):
 
 
 def test_counts_of_documents_do_not_depend_on_bundles():
+    def counts(*pairs: tuple[int, int]) -> tuple[bytes, bytes]:
+        ngrams, numbers = np.array(pairs, np.int64).T
+        return ngrams.tobytes(), numbers.tobytes()
+
     combine = SumCounts()
-    ngrams = np.array([5, 65535], np.int64).tobytes()
-    elements = [(ngrams, np.array([count, 1], np.int64).tobytes()) for count in range(4)]
+    elements = [counts((5, 1), (9, 2)), counts((5, 3)), counts((7, 4), (9, 1))]
     one = combine.create_accumulator()
     for element in elements:
         one = combine.add_input(one, element)
     several = [combine.add_input(combine.create_accumulator(), element) for element in elements]
-    merged = combine.extract_output(combine.merge_accumulators(several))
-    assert (merged == combine.extract_output(one)).all()
-    blocks = [common_ngrams((block, merged), 4) for block in (2, 0)]
-    assert [array.tolist() for array in merge_common(blocks)] == [[5, 2 * 65536 + 5], [6, 6]]
+    merged = combine.extract_output(combine.merge_accumulators(reversed(several)))
+    assert merged == combine.extract_output(one) == counts((5, 4), (7, 4), (9, 3))
+    assert combine.merge_accumulators([combine.create_accumulator()]) == combine.create_accumulator()
+    blocks = [common_ngrams((0, counts((100, 9), (101, 3))), 3), common_ngrams((1, merged), 3)]
+    assert [array.tolist() for array in merge_common(blocks)] == [[5, 7, 100], [4, 4, 9]]
+    assert [array.tolist() for array in merge_common([])] == [[], []]
