@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from beam_pipeline.options.console_options import ConsoleConfig
 from beam_pipeline.options.curation_options import (
+    RULES,
     CurationConfig,
     parse_measures,
     parse_names,
@@ -35,10 +36,7 @@ class AnnotateConfig(Options):
 
     input: InputConfig
     measure: tuple[str, ...] = option(
-        ("gopher", "gopher_repetition", "c4", "fineweb"),
-        topic="curation",
-        metavar="NAME,…",
-        parse=parse_measures,
+        (), topic="curation", metavar="NAME,…", parse=parse_measures, default_text=",".join(RULES)
     )
     """What is measured: that of the filters gopher, gopher_repetition, c4 and fineweb, language, pii (the number of
     e-mail and IP addresses and phone numbers), and what Python functions module:function return."""
@@ -60,6 +58,11 @@ class AnnotateConfig(Options):
     resume: bool = option(False, affects_bytes=False)
     """Keep the units in DIR that an earlier run with the same options finished."""
     console: ConsoleConfig = option(ConsoleConfig())
+
+    @classmethod
+    def complete(cls, arguments: dict[str, Any]) -> None:
+        """See `Options.complete`."""
+        arguments.setdefault("measure", RULES)
 
     def __post_init__(self) -> None:
         refuse_overwrite_and_resume(overwrite=self.overwrite, resume=self.resume)
