@@ -129,6 +129,8 @@ class Removals:
 
     def without_edits(self) -> Removals:
         """Returns the removals of whole documents."""
+        if not len(self):
+            return self
         is_edit = pc.equal(self.table["rule"], PASSAGES_RULE)
         return Removals(self.table.filter(pc.invert(is_edit)))
 

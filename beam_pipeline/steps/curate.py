@@ -177,6 +177,8 @@ def cut_passages(batch: DocumentBatch, removals: Removals) -> tuple[DocumentBatc
         The batch with the rest of their texts, and the removals. Those of documents with such a rest have the rule
         PASSAGES_RULE. Documents without any are removed.
     """
+    if not len(removals):
+        return batch, removals
     texts, rules = list(batch.texts), removals.table["rule"].to_pylist()
     columns = (removals.table[name].to_pylist() for name in ("document", "evidence"))
     cutting = (CONTAMINATED, PASSAGES_RULE)
