@@ -23,7 +23,7 @@ from tokenmill_reader.console.interrupts import prompt_interrupts
 from tokenmill_reader.console.logs import log_to_stderr
 from tokenmill_reader.console.spelling import suggestion, underscored
 
-_USE_BEAM = ("prepare", "train-tokenizer", "convert", "analyze", "follow")
+_USE_BEAM = ("prepare", "annotate", "train-tokenizer", "convert", "analyze", "follow")
 # The verbs whose modules have other names. A module is imported only if its verb is used, since most import Beam.
 _MODULES = {"train-tokenizer": "train_tokenizer", "inspect": "inspection", "analyze": "analysis"}
 

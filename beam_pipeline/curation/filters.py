@@ -1,21 +1,33 @@
-"""The filters of `--filter`: their names, and decisions made of their rules and thresholds."""
+"""The filters of `--filter`: their checks before a run, and decisions made of their rules and thresholds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from beam_pipeline.curation import c4, fineweb, gopher, repetition
 from beam_pipeline.curation.decisions import Decided, Decision
+from beam_pipeline.curation.functions import UserFunction
+from beam_pipeline.curation.language import MIN_PROBABILITY, KeepLanguages, LanguageModel
 from beam_pipeline.curation.measuring import MeasuredTexts, Rule
+from beam_pipeline.curation.pii import MaskPersonalData
+from beam_pipeline.curation.restore import Restored
+from beam_pipeline.curation.urls import BlockUrls
 from beam_pipeline.curation.words import WordSplitter
+from beam_pipeline.options.curation_options import ATTRIBUTES_RECORD, CurationConfig
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit
-from beam_pipeline.support import extras
+from beam_pipeline.support import extras, filesystem
 from beam_pipeline.support.errors import UsageError
 from tokenmill_reader.console.spelling import suggestion
 
 RULES = {module.RULE.name: module.RULE for module in (gopher, repetition, c4, fineweb)}
 """The published filters, by name."""
+
+THRESHOLDS = {name: rule.defaults for name, rule in RULES.items()} | {
+    "language": {"min_probability": MIN_PROBABILITY}
+}
+"""The thresholds of each filter that has any, with their defaults."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +51,31 @@ class RuleDecision:
         return Decided(removals, texts)
 
 
-def check_filters(names: Sequence[str], thresholds: Mapping[str, float]) -> None:
-    """Checks the options `--filter` and `--thresholds` before a run.
+def check_filters(config: CurationConfig, *, measures_only: bool = False) -> None:
+    """Checks the options of filters before a run; with `measures_only`, those that decide are not needed.
 
     Raises:
-        UsageError: If a package is missing, or a threshold is not one of these filters'.
+        UsageError: If a package, file or option is missing, or a threshold is not one of these filters'.
     """
+    names = config.filter
     if not RULES.keys().isdisjoint(names):
         extras.require("filters", f"--filter {','.join(names)}")
-    known = [f"{name}.{bound}" for name in names if name in RULES for bound in RULES[name].defaults]
-    for name in thresholds:
+    if "language" in names:
+        if not config.languages and not measures_only:
+            raise UsageError("--filter language: --languages is missing, e.g. --languages en,de")
+        LanguageModel(config.language_model).check()
+    if "urls" in names and config.url_block_list is None:
+        raise UsageError(
+            "--filter urls: --url_block_list is missing; name a file with a domain or address per line"
+        )
+    if config.url_block_list is not None and not filesystem.exists(config.url_block_list):
+        raise UsageError(f"--url_block_list {config.url_block_list}: there is no such file")
+    Restored(config.restore)
+    for name in names:
+        if ":" in name:
+            UserFunction(name).function  # noqa: B018 -- raises if it cannot be loaded
+    known = [f"{name}.{bound}" for name in names for bound in THRESHOLDS.get(name, ())]
+    for name, _ in config.thresholds:
         if name not in known:
             raise UsageError(
                 f"--thresholds {name}: is not a threshold of --filter {','.join(names)}"
@@ -56,12 +83,49 @@ def check_filters(names: Sequence[str], thresholds: Mapping[str, float]) -> None
             )
 
 
+def files_identity(config: CurationConfig) -> dict[str, dict[str, str]]:
+    """Returns an entry for the fingerprint with the SHA-256 of each file on which filters depend; {} if there is none.
+
+    A function's file is that of its module, without the modules that it imports.
+    """
+    contents = {name: UserFunction(name).source() for name in config.filter if ":" in name}
+    if "language" in config.filter and config.language_model is not None:
+        contents["language"] = filesystem.read_bytes(config.language_model)
+    if "urls" in config.filter:
+        contents["urls"] = filesystem.read_bytes(config.url_block_list)
+    if config.attributes is not None:
+        contents["attributes"] = filesystem.read_bytes(filesystem.join(config.attributes, ATTRIBUTES_RECORD))
+    contents |= {
+        f"restore {number}": data for number, data in enumerate(map(filesystem.read_bytes, config.restore))
+    }
+    sums = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(contents.items())}
+    return {"filter_files": sums} if sums else {}
+
+
 def bounds_of(rule: Rule, thresholds: Mapping[str, float]) -> dict[str, float]:
     """Returns the limits and settings of a rule by name, where `thresholds` has them by `rule.name`."""
     return {name: thresholds.get(f"{rule.name}.{name}", default) for name, default in rule.defaults.items()}
 
 
-def make_filters(names: Sequence[str], thresholds: Mapping[str, float]) -> list[Decision]:
-    """Returns the decisions of these filters, in their order. The arguments are those of `check_filters`."""
-    splitter = WordSplitter()
-    return [RuleDecision(RULES[name], bounds_of(RULES[name], thresholds), splitter) for name in names]
+def edits(name: str) -> bool:
+    """Returns whether a filter may edit texts."""
+    return name in ("c4", "pii") or ":" in name
+
+
+def make_filters(config: CurationConfig, *, edits_only: bool = False) -> list[Decision]:
+    """Returns the decisions of `--filter`, in its order; with `edits_only`, those that may edit texts."""
+    splitter, thresholds = WordSplitter(), dict(config.thresholds)
+
+    def decision_of(name: str) -> Decision:
+        if name in RULES:
+            return RuleDecision(RULES[name], bounds_of(RULES[name], thresholds), splitter)
+        if name == "language":
+            probability = thresholds.get("language.min_probability", MIN_PROBABILITY)
+            return KeepLanguages(config.languages, LanguageModel(config.language_model), probability)
+        if name == "pii":
+            return MaskPersonalData()
+        if name == "urls":
+            return BlockUrls(config.url_block_list, config.url_column)
+        return UserFunction(name)
+
+    return [decision_of(name) for name in config.filter if edits(name) or not edits_only]

@@ -40,13 +40,18 @@ _SCHEMA = pa.schema(
 class Removals:
     """The removals of one unit, or of a batch of its documents, in ascending order of documents, then of rules."""
 
-    table: pa.Table
-    """A row for each document and rule, with the columns document (int64), rule, value (float64: what the rule
-    measured, such as a similarity; NaN if nothing) and evidence (JSON)."""
+    rows: pa.Table | None
+    """See `table`; None if there are none. Arrow imports pandas with its first array, which most runs do without."""
+
+    @property
+    def table(self) -> pa.Table:
+        """A row for each document and rule, with the columns document (int64), rule, value (float64: what the rule
+        measured, such as a similarity; NaN if nothing) and evidence (JSON)."""
+        return _SCHEMA.empty_table() if self.rows is None else self.rows
 
     @classmethod
     def empty(cls) -> Removals:
-        return cls(_SCHEMA.empty_table())
+        return cls(None)
 
     @classmethod
     def of_rule(
@@ -66,6 +71,8 @@ class Removals:
         """
         if not RULE_NAME.fullmatch(rule):
             raise ValueError(f"{rule!r} is not the name of a rule")
+        if not len(evidence):
+            return cls.empty()
         texts = [json.dumps(entry, ensure_ascii=False, separators=(",", ":")) for entry in evidence]
         columns = {
             "document": pa.array(documents, pa.int64()),
@@ -86,12 +93,12 @@ class Removals:
 
     def __len__(self) -> int:
         """Returns the number of pairs of a document and a rule."""
-        return self.table.num_rows
+        return 0 if self.rows is None else self.rows.num_rows
 
     @property
     def documents(self) -> np.ndarray:
         """The numbers of the removed documents, each once: int64, ascending."""
-        return np.unique(self.table["document"].to_numpy())
+        return np.unique(self.rows["document"].to_numpy()) if len(self) else np.empty(0, np.int64)
 
     def counts(self) -> dict[str, int]:
         """Returns the number of documents that each combination of rules removes.
@@ -100,6 +107,8 @@ class Removals:
         >>> Removals.concat([Removals.of_rule("near", np.array([4]), [0.9], [{}]), first]).counts()
         {'c4': 1, 'c4+near': 1}
         """
+        if not len(self):
+            return {}
         rules: dict[int, dict[str, None]] = {}  # as ordered sets
         for document, rule in zip(
             *(self.table[name].to_pylist() for name in ("document", "rule")), strict=True
@@ -109,16 +118,22 @@ class Removals:
 
     def between(self, start: int, end: int) -> Removals:
         """Returns the removals of the documents `start` to `end - 1`."""
+        if not len(self):
+            return self
         first, stop = np.searchsorted(self.table["document"].to_numpy(), [start, end]).tolist()
         return Removals(self.table.slice(first, stop - first))
 
     def without(self, documents: np.ndarray) -> Removals:
         """Returns the removals of all but these documents, int64."""
+        if not len(self):
+            return self
         keep = ~np.isin(self.table["document"].to_numpy(), documents)
         return self if keep.all() else Removals(self.table.filter(pa.array(keep)))
 
     def shifted(self, first: int) -> Removals:
         """Returns the removals with `first` added to the number of each document."""
+        if not len(self):
+            return self
         documents = pa.array(self.table["document"].to_numpy() + first, pa.int64())
         return Removals(self.table.set_column(0, _SCHEMA.field("document"), documents))
 

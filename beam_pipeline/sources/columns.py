@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import google_crc32c
 import numpy as np
@@ -107,6 +108,24 @@ _TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_
 
 def _join_names(names: Sequence[str]) -> str:
     return ", ".join(names[:20]) + (", …" if len(names) > 20 else "") or "none"
+
+
+def check_columns(source: str, schema: pa.Schema, columns: Sequence[str]) -> None:
+    """Raises UsageError if a table lacks one of the columns of `--keep_columns`."""
+    for name in columns:
+        if schema.names.count(name) != 1:
+            raise UsageError(
+                f"{source}: has no column {name!r} (set by --keep_columns); its columns are "
+                f"{_join_names(schema.names)}{suggestion(name, schema.names)}"
+            )
+
+
+def with_columns(records: Records, batch: pa.RecordBatch, first_row: int, columns: Sequence[str]) -> Records:
+    """Adds the values of columns to records. The batch contains their rows, and begins with the row `first_row`."""
+    if not columns:
+        return records
+    rows = pa.array(records.places - first_row)
+    return replace(records, columns={name: batch.column(name).take(rows).to_pylist() for name in columns})
 
 
 def split_column(column: pa.Array) -> Iterator[pa.Array]:

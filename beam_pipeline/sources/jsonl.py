@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, BinaryIO
 
@@ -17,7 +17,7 @@ from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.sources.content import HEAD, Readable
 from beam_pipeline.sources.conversations import document_of, messages_key, no_messages_reason
 from beam_pipeline.sources.lines import BOM, line_bounds, undecodable, whole_lines, without_bom
-from beam_pipeline.sources.text_keys import has_key, text_of
+from beam_pipeline.sources.text_keys import has_key, text_of, value_of
 from beam_pipeline.sources.units import BadRecord, Part, Records, utf8_sizes
 from tokenmill_reader.console.spelling import suggestion
 
@@ -26,7 +26,7 @@ _MOST_DIGITS = 4000  # Python refuses to parse ints that have a few more
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
+def read(file: BinaryIO, part: Part, options: InputConfig, columns: Sequence[str] = ()) -> Iterator[Records]:
     """Yields the documents of a byte range. An empty line counts as a blank document."""
     for position, raw_block in whole_lines(file, part.start, part.end):
         offset, block = without_bom(position, raw_block)
@@ -38,7 +38,17 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
         else:
             lines = [block[span] for span in spans]
             records = _parse_each(part.name, starts + offset, lines, options)
+        if columns:
+            spans_of = dict(zip((starts + offset).tolist(), spans, strict=True))
+            lines = [block[spans_of[place]] for place in records.places.tolist()]
+            records = replace(records, columns=_columns(lines, columns, options))
         yield replace(records, crc=google_crc32c.value(raw_block))
+
+
+def _columns(lines: list[bytes], columns: Sequence[str], options: InputConfig) -> dict[str, list[Any]]:
+    """Returns the values of other keys of lines that are records with a text, or blank."""
+    records = [_parse_record(line, options) if line.strip() else {} for line in lines]
+    return {name: [value_of(record, name) for record in records] for name in columns}
 
 
 def missing_key_reason(file: Readable, options: InputConfig) -> str | None:

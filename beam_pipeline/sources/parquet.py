@@ -10,7 +10,15 @@ import pyarrow.parquet as pq
 
 from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.sources import conversations
-from beam_pipeline.sources.columns import PIECE_BYTES, column_paths, column_records, split_column, text_column
+from beam_pipeline.sources.columns import (
+    PIECE_BYTES,
+    check_columns,
+    column_paths,
+    column_records,
+    split_column,
+    text_column,
+    with_columns,
+)
 from beam_pipeline.sources.cutting import FileRange
 from beam_pipeline.sources.opening import open_footer
 from beam_pipeline.sources.units import Part, Records
@@ -48,7 +56,7 @@ def bytes_per_row(path: str, size: int, options: InputConfig, index: int) -> flo
     return _size(group, _leaves(path, metadata, options)) / group.num_rows
 
 
-def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
+def read(file: BinaryIO, part: Part, options: InputConfig, columns: Sequence[str] = ()) -> Iterator[Records]:
     """Yields the rows of the row groups [part.start, part.end), a few MiB at a time.
 
     The footer records the size of a column's pages, in which a dictionary value counts once, however many rows have it.
@@ -60,6 +68,7 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
         yield from _read_conversations(source, metadata, part, options)
         return
     paths = column_paths(part.name, metadata.schema.to_arrow_schema(), options.text_key)
+    check_columns(part.name, metadata.schema.to_arrow_schema(), columns)
     leaves = _leaves(part.name, metadata, options)
     groups = {index: metadata.row_group(index) for index in range(part.start, part.end)}
     with_dictionary = any(
@@ -80,11 +89,13 @@ def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
         for batch in parquet.iter_batches(
             batch_size=_batch_rows(group, leaves, expands=with_dictionary and not stays_encoded),
             row_groups=[index],
-            columns=[".".join(path) for path in paths],
+            columns=[*(".".join(path) for path in paths), *columns],
             use_threads=False,
         ):
+            first_row = row
             for piece in split_column(text_column(batch, paths, options.text_separator)):
-                yield column_records(part.name, piece, row, options.encoding_errors)
+                records = column_records(part.name, piece, row, options.encoding_errors)
+                yield with_columns(records, batch, first_row, columns)
                 row += len(piece)
 
 

@@ -1,13 +1,13 @@
 """Reading the documents of a work unit.
 
-A format is a module with a function `read(file, part, options)` that yields `Records`. To add a format, write its
-module, add it to `FORMATS`, and define in `plan._cut_files` how its files are cut.
+A format is a module with a function `read(file, part, options, columns)` that yields `Records`. To add a format, write
+its module, add it to `FORMATS`, and define in `plan._cut_files` how its files are cut.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -32,7 +32,10 @@ _MAX_LINE_NUMBER_BYTES = 1 << 30
 
 
 def read_unit(
-    unit: WorkUnit, options: InputConfig, advance: Callable[[float], None] = lambda done: None
+    unit: WorkUnit,
+    options: InputConfig,
+    advance: Callable[[float], None] = lambda done: None,
+    columns: Sequence[str] = (),
 ) -> Iterator[DocumentBatch]:
     """Yields the unit's documents, in order.
 
@@ -40,10 +43,11 @@ def read_unit(
         unit: The unit.
         options: How to read it.
         advance: Called before each batch with about how many of the unit's bytes are read.
+        columns: Other keys or columns of the records to read.
 
     Raises:
         DataError: If a file can no longer be read, or is broken.
-        UsageError: If a file is not of the unit's format.
+        UsageError: If a file is not of the unit's format, or has not these columns.
     """
     files = open_parts(unit)
     has_lines = unit.format in _LINE_FORMATS
@@ -60,7 +64,7 @@ def read_unit(
                     stream = open_text(file, path, unit.format, options)
                 if isinstance(stream, DecompressedFile):
                     part = replace(part, end=None)
-                for records in FORMATS[unit.format].read(stream, part, options):
+                for records in FORMATS[unit.format].read(stream, part, options, columns):
                     texts += int(records.bytes.sum())
                     advance(scale * (before + (min(file.tell() - begin, size) if has_lines else texts)))
                     yield _make_batch(unit, part.name, records, options.seed)
@@ -100,7 +104,9 @@ def _make_batch(unit: WorkUnit, name: str, records: Records, seed: int) -> Docum
     """Selects the unit's share of the records and leaves out blank ones."""
     texts, bad_records = records.texts, records.bad_records
     if unit.share == 1 and all(texts) and not any(map(str.isspace, texts)):
-        return DocumentBatch(name, texts, records.places, records.bytes, 0, bad_records, records.crc)
+        return DocumentBatch(
+            name, texts, records.places, records.bytes, 0, bad_records, records.crc, 0, records.columns
+        )
     in_share = range(len(texts))
     if unit.share < 1:
         in_share = np.flatnonzero(_in_share(records.places, unit.share, seed, name)).tolist()
@@ -118,6 +124,8 @@ def _make_batch(unit: WorkUnit, name: str, records: Records, seed: int) -> Docum
         len(in_share) - len(non_blank),
         bad_records,
         records.crc,
+        0,
+        {column: [values[index] for index in non_blank] for column, values in records.columns.items()},
     )
 
 

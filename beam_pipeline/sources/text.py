@@ -13,12 +13,17 @@ from beam_pipeline.sources.document_kinds import document_kind
 from beam_pipeline.sources.lines import line_bounds, undecodable, whole_lines, without_bom
 from beam_pipeline.sources.paragraphs import paragraphs
 from beam_pipeline.sources.units import BadRecord, Part, Records, utf8_sizes
+from beam_pipeline.support.errors import UsageError
 
 _BLOCK_BYTES = 4 << 20
 
 
-def read(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
-    """Yields the documents of a byte range, or of a whole file."""
+def read(file: BinaryIO, part: Part, options: InputConfig, columns: Sequence[str] = ()) -> Iterator[Records]:
+    """Yields the documents of a byte range, or of a whole file. Raises UsageError if columns are requested."""
+    if columns:
+        raise UsageError(
+            f"{part.name}: is text, which has no column {columns[0]!r}; use jsonl or parquet files"
+        )
     kind = document_kind(part.name, options)
     if kind == "line":
         for offset, block in whole_lines(file, part.start, part.end):

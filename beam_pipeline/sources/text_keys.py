@@ -53,6 +53,13 @@ def has_key(record: Mapping[str, Any], key: str) -> bool:
     return False
 
 
+def value_of(record: Mapping[str, Any], key: str) -> Any:
+    """Returns the value under a key, which may be nested; None if there is none."""
+    with contextlib.suppress(KeyError):
+        return _value(record, key)
+    return None
+
+
 def _value(record: Mapping[str, Any], key: str) -> Any:
     if key in record:
         return record[key]

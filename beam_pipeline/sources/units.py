@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -112,6 +113,8 @@ class Records:
     """The records without a text."""
     crc: int = 0
     """The CRC-32C of the bytes that the records were read from."""
+    columns: dict[str, list[Any]] = field(default_factory=dict)
+    """Other values of the records, by the name of a column: a value for each text, None where it has none."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,8 @@ class DocumentBatch:
     """The CRC-32C of the bytes that the batch was read from."""
     overlong: int = 0
     """The number of conversations that were left out because a row is too short for them."""
+    columns: dict[str, list[Any]] = field(default_factory=dict)
+    """See `Records.columns`."""
 
     def without(self, dropped: np.ndarray) -> DocumentBatch:
         """Returns the batch without the documents at these indices."""
@@ -144,8 +149,12 @@ class DocumentBatch:
     def take(self, indices: np.ndarray | Sequence[int]) -> DocumentBatch:
         """Returns the batch with only the documents at these indices."""
         indices = np.asarray(indices, np.int64)
-        texts = [self.texts[index] for index in indices.tolist()]
-        return replace(self, texts=texts, places=self.places[indices], bytes=self.bytes[indices])
+        numbers = indices.tolist()
+        texts = [self.texts[index] for index in numbers]
+        columns = {name: [values[index] for index in numbers] for name, values in self.columns.items()}
+        return replace(
+            self, texts=texts, places=self.places[indices], bytes=self.bytes[indices], columns=columns
+        )
 
 
 def utf8_sizes(texts: list[str]) -> np.ndarray:

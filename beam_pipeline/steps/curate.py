@@ -15,11 +15,13 @@ import numpy as np
 from beam_pipeline.curation.decisions import Decision
 from beam_pipeline.curation.filters import make_filters
 from beam_pipeline.curation.removals import Removals
+from beam_pipeline.curation.restore import Restored
 from beam_pipeline.dataset.text_checksums import TextChecksums
 from beam_pipeline.options.curation_options import CurationConfig
 from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.sources.reading import read_unit
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit, utf8_sizes
+from beam_pipeline.steps.keep import KeepByAttributes
 
 EMPTY = "empty"
 """The rule that removes documents of which edits leave nothing."""
@@ -35,6 +37,11 @@ class Curation:
     def decisions(self) -> list[Decision]:
         """All decisions, in the order in which edits apply."""
         return make_decisions(self.config.curation)
+
+    @cached_property
+    def restored(self) -> Restored:
+        """The documents that stay, whatever rules decide."""
+        return Restored(self.config.curation.restore)
 
 
 @dataclass(frozen=True)
@@ -91,14 +98,16 @@ def curated_batches(
     The arguments and errors are otherwise those of `read_unit`.
     """
     first = 0
-    for read in checksums.add_each(read_unit(unit, curation.config.input, advance)):
-        yield curate(unit, read, first, curation.decisions)
+    config = curation.config
+    for read in checksums.add_each(read_unit(unit, config.input, advance, config.curation.columns)):
+        yield curate(unit, read, first, curation)
         first += len(read.texts)
 
 
-def curate(unit: WorkUnit, read: DocumentBatch, first: int, decisions: list[Decision]) -> CuratedBatch:
+def curate(unit: WorkUnit, read: DocumentBatch, first: int, curation: Curation) -> CuratedBatch:
     """Applies the decisions to a batch, whose first document has the number `first` in the unit."""
-    batch, removed = edit(unit, read, first, decisions)
+    batch, removed = edit(unit, read, first, curation.decisions)
+    removed = curation.restored.apply(removed, unit.root + read.name, read.places, 0)
     numbers = np.arange(first, first + len(read.texts))
     if len(removed):
         dropped = removed.documents
@@ -121,6 +130,11 @@ def edit(
     return batch, Removals.concat(removals)
 
 
-def make_decisions(config: CurationConfig) -> list[Decision]:
-    """Returns the decisions that the options request."""
-    return make_filters(config.filter, dict(config.thresholds))
+def make_decisions(config: CurationConfig, *, edits_only: bool = False) -> list[Decision]:
+    """Returns the decisions that the options request; with `edits_only`, those that may edit texts."""
+    keep: list[Decision] = []
+    if (
+        config.keep is not None and not edits_only
+    ):  # before any edit, since attributes are of the texts as read
+        keep.append(KeepByAttributes(config.attributes, config.keep))
+    return keep + make_filters(config, edits_only=edits_only)

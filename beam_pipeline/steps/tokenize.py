@@ -216,7 +216,12 @@ class TokenizeUnit(beam.DoFn):
             batch, read = curated.batch, curated.read
             excluded.records += len(read.texts) + read.blank + len(read.bad_records)
             excluded.blank_documents += read.blank
-            in_batch = removals.between(curated.first, curated.first + len(read.texts))
+            in_batch = self._curation.restored.apply(
+                removals.between(curated.first, curated.first + len(read.texts)),
+                unit.root + read.name,
+                read.places,
+                curated.first,
+            )
             removed.add(unit, curated, Removals.concat([in_batch, curated.removals]))
             dropped = np.flatnonzero(np.isin(curated.numbers, in_batch.documents)) if len(in_batch) else ()
             yield batch.without(dropped) if len(dropped) else batch

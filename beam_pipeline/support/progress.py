@@ -24,7 +24,7 @@ Address = tuple[str, int]
 
 Item = TypeVar("Item")
 
-NAMESPACES = ("prepare", "convert", "train-tokenizer")
+NAMESPACES = ("prepare", "annotate", "convert", "train-tokenizer")
 """The namespaces of this program's counters in Beam."""
 
 _SECONDS_BETWEEN_LINES = 10

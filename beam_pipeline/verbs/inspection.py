@@ -1,4 +1,4 @@
-"""The verb `inspect`: shows a summary of a dataset, one record with its origin, or the records that contain a text."""
+"""The verb `inspect`: shows a summary of a dataset, records, or removed documents."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from beam_pipeline.support.amounts import counted
 from beam_pipeline.support.console import print_document
 from beam_pipeline.support.errors import DataError, UsageError
 from beam_pipeline.verbs.inspection_documents import Record, record_document, summary_document
+from beam_pipeline.verbs.inspection_removed import removed_document, removed_lines
 from beam_pipeline.views.colours import Coloured, coloured
 from beam_pipeline.views.decoding import TextDecoder
 from beam_pipeline.views.describing import describe_units, stretches_of
@@ -40,6 +41,11 @@ def main(argv: Sequence[str] | Parsed) -> None:
     splits = open_dataset(filesystem.absolute(config.dataset))
     if config.grep is not None:
         _print_matches(config, splits)
+    elif config.removed is not None:
+        if config.console.json:
+            print_document(removed_document(splits[0], config.removed, config.most))
+        else:
+            _print_lines(removed_lines(splits[0], config.removed, config.most))
     elif config.record:
         record = _find(config, splits)
         if config.console.json:

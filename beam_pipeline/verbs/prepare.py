@@ -13,7 +13,7 @@ from importlib.metadata import version
 from beam_pipeline import __version__
 from beam_pipeline.conversations.chat_format import ChatFormat, chat_format
 from beam_pipeline.conversations.rendering import check_templates
-from beam_pipeline.curation.filters import check_filters
+from beam_pipeline.curation.filters import check_filters, files_identity
 from beam_pipeline.dataset import output_place
 from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.dataset.staging import STAGING
@@ -30,6 +30,7 @@ from beam_pipeline.sources.plan import InputPlan
 from beam_pipeline.sources.units import write_plan
 from beam_pipeline.steps import graph
 from beam_pipeline.steps.job import Job
+from beam_pipeline.steps.keep import check_attributes
 from beam_pipeline.support import extras, filesystem, memory
 from beam_pipeline.support.console import print_document
 from beam_pipeline.support.errors import UsageError
@@ -89,7 +90,7 @@ class CheckedRun:
             **({"round_trip": self.lost.to_json()} if self.lost else {}),
             "bytes_version": _BYTES_VERSION,
             "versions": {"tokenmill": __version__, "tokenizers": version("tokenizers")},
-            "config": self.config.identity(),
+            "config": self.config.identity() | files_identity(self.config.curation),
             "inputs": describe_inputs(
                 self.inputs,
                 files=len(self.planned.files),
@@ -183,7 +184,7 @@ def check_run(config: PrepareConfig, launch: Launch, planned: InputPlan | None =
     """
     if config.analyze:
         extras.require("analyze", "--analyze")
-    check_filters(config.curation.filter, dict(config.curation.thresholds))
+    check_filters(config.curation)
     format_class(config.output_format, of_documents=config.packing == "none").check_packages()
     tokenizer = describe_tokenizer(config.tokenizer, config.pad_token, config.chat_template)
     if tokenizer.vocab_size > MOST_IDS:
@@ -223,6 +224,8 @@ def check_run(config: PrepareConfig, launch: Launch, planned: InputPlan | None =
         planned = launch.plan(config.input, skip_bad=config.on_bad_record == "skip")
         if chat is None:
             lost = check_documents(replace(config, input=planned.config), planned, tokenizer)
+    if config.curation.keep is not None:
+        check_attributes(config.curation.attributes, config.curation.keep, planned.units)
     config = replace(config, input=planned.config)
     format_for(config, tokenizer.vocab_size).check_records(likely_records(config, planned.bytes))
     if _joins_silently(config, template):

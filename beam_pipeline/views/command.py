@@ -65,6 +65,9 @@ def prepare_command(split: FinishedSplit, dataset: str) -> str:
             continue
         if option.kind is bool:
             words += [f"--{option.flag}"] * (value != option.flag.startswith("no_"))
+        elif isinstance(value, list) and option.topic == "curation":
+            items = (item if isinstance(item, str) else f"{item[0]}={item[1]:g}" for item in value)
+            words += [f"--{option.flag}", ",".join(items)]
         elif not isinstance(value, list | dict):
             words += [f"--{option.flag}", str(value).encode("unicode_escape").decode()]
     return visible(shlex.join(["tokenmill", "prepare", *words, "--output", dataset]), one_line=True)

@@ -29,7 +29,7 @@ from beam_pipeline.sources.reading import read_unit
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit
 from beam_pipeline.steps.curate import edit, make_decisions
 from beam_pipeline.support import filesystem
-from beam_pipeline.support.errors import DataError
+from beam_pipeline.support.errors import DataError, UserError
 from beam_pipeline.support.hashing import text_hashes
 from beam_pipeline.tokenization.description import describe_tokenizer
 from beam_pipeline.views.reading import FinishedSplit, Origin, Row
@@ -54,6 +54,17 @@ class TraceTooSlow(NotTraced):
     """Finding the documents would take longer than allowed."""
 
 
+def input_options(split: FinishedSplit) -> InputConfig:
+    """Returns the options that determine how a dataset's units were read."""
+    config = split.manifest["config"]
+    return InputConfig(
+        document=config["document"],
+        text_key=config["text_key"],
+        **{name: config[name] for name in NOT_IN_ALL_MANIFESTS if name in config},
+        seed=config["seed"],
+    )
+
+
 class Tracer:
     """Traces the rows of one split."""
 
@@ -64,12 +75,7 @@ class Tracer:
         self._template = self._description.template_of(config["append_eos"])
         self._choose_split = SplitChooser(split_shares(split.manifest), config["seed"], config["split_by"])
         self._split_index = split.manifest["splits"].index(split.name)
-        self._input = InputConfig(
-            document=config["document"],
-            text_key=config["text_key"],
-            **{name: config[name] for name in NOT_IN_ALL_MANIFESTS if name in config},
-            seed=config["seed"],
-        )
+        self._input = input_options(split)
         self._cached_units: tuple[tuple[WorkUnit, ...], list[UnitDocuments]] | None = None
 
     @cached_property
@@ -170,7 +176,7 @@ class Tracer:
         self._check_sources(units_to_read)
         try:
             documents = list(self._documents(units_to_read, row_units, size, max_bytes, max_seconds))
-        except DataError as error:
+        except UserError as error:
             raise NotTraced(str(error)) from error
         self._cached_units = (row_units, documents)
         return documents
@@ -180,9 +186,13 @@ class Tracer:
         return must_deduplicate(self._split)
 
     @cached_property
+    def _curation(self) -> CurationConfig:
+        return CurationConfig.of_manifest(self._split.manifest["config"])
+
+    @cached_property
     def _decisions(self) -> list[Decision]:
         """The decisions of the run, for the edits of the texts."""
-        return make_decisions(CurationConfig.of_manifest(self._split.manifest["config"]))
+        return make_decisions(self._curation, edits_only=True)
 
     def _check_sources(self, units: Sequence[WorkUnit]) -> None:
         """Raises NotTraced if a file of the units is missing or has another size."""
@@ -227,7 +237,7 @@ class Tracer:
             names: list[str] = []
             places: list[int] = []
             removed, first = removed_numbers(removed_path(self._split.dataset, unit.index)), 0
-            for read in read_unit(unit, self._input):
+            for read in read_unit(unit, self._input, columns=self._curation.columns):
                 batch, _ = edit(unit, read, first, self._decisions)
                 if self._must_deduplicate:
                     batch = _without_duplicates(batch, hashes_by_repeat.setdefault(unit.repeat, set()))

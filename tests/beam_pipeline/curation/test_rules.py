@@ -8,6 +8,7 @@ import pytest
 from beam_pipeline.curation.filters import RULES, bounds_of, check_filters
 from beam_pipeline.curation.measuring import MeasuredTexts
 from beam_pipeline.curation.words import WordSplitter
+from beam_pipeline.options.curation_options import CurationConfig
 from beam_pipeline.support.errors import UsageError
 
 spacy = pytest.importorskip("spacy")
@@ -120,7 +121,7 @@ def test_measures_of_a_text_do_not_depend_on_the_texts_beside_it(splitter):
 
 def test_an_unknown_threshold_is_refused_with_the_known_ones():
     with pytest.raises(UsageError, match=r"gopher.min_word: .* did you mean .*gopher.min_words"):
-        check_filters(["gopher"], {"gopher.min_word": 3.0})
+        check_filters(CurationConfig(filter=("gopher",), thresholds=(("gopher.min_word", 3.0),)))
     with pytest.raises(UsageError, match="not a threshold of --filter c4"):
-        check_filters(["c4"], {"gopher.min_words": 3.0})
+        check_filters(CurationConfig(filter=("c4",), thresholds=(("gopher.min_words", 3.0),)))
     assert np.isfinite(list(RULES["gopher"].defaults.values())).all()

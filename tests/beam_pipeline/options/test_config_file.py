@@ -185,12 +185,13 @@ def test_a_printed_file_reproduces_the_command_line(
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_prints_its_file(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     corpus = ["--input", "ä*"]
-    first = {"prepare": [*corpus, "--tokenizer", "t"], "train-tokenizer": corpus, "completion": ["zsh"]}
+    first = {"prepare": [*corpus, "--tokenizer", "t"], "completion": ["zsh"]}
+    first |= dict.fromkeys(("train-tokenizer", "annotate"), corpus)
     needed = list(first.get(verb, ["data"]))
     needed += {"convert": ["--output_format", "parquet"], "follow": ["--project", "p", "--region", "r"]}.get(
         verb, []
     )
-    needed += ["--output", "o"] if verb in ("prepare", "train-tokenizer", "convert") else []
+    needed += ["--output", "o"] if verb in ("prepare", "annotate", "train-tokenizer", "convert") else []
     assert __main__.run(verb, [*needed, "--print-config"]) == 0
     (tmp_path / "run.yaml").write_text(capsys.readouterr().out)
     assert parse(VERBS[verb], ["--config", str(tmp_path / "run.yaml")]) == parse(VERBS[verb], needed)

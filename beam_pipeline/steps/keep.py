@@ -1,0 +1,65 @@
+"""Decides by attributes that `annotate` stored: `--attributes DIR --keep EXPRESSION`."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from beam_pipeline.curation.attributes import text_checksums
+from beam_pipeline.curation.decisions import Decided
+from beam_pipeline.curation.expressions import Expression
+from beam_pipeline.curation.removals import Removals
+from beam_pipeline.dataset.attribute_files import plan_digest, read_record, read_unit_file, schema_of
+from beam_pipeline.sources.units import DocumentBatch, WorkUnit
+from beam_pipeline.support.errors import DataError, UsageError
+
+KEEP = "keep"
+"""The rule that removes documents for which `--keep` is not true."""
+
+
+class KeepByAttributes:
+    """Removes documents for which an expression over their attributes is not true. See `decisions.Decision`."""
+
+    def __init__(self, folder: str, expression: str):
+        self._folder = folder
+        self._expression = Expression(expression)
+        self._unit: tuple[int, pa.Table] | None = None
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return read_record(self._folder)["fingerprint"]
+
+    def __call__(self, unit: WorkUnit, batch: DocumentBatch, first: int) -> Decided:
+        if self._unit is None or self._unit[0] != unit.index:
+            self._unit = unit.index, read_unit_file(self._folder, unit.index, self._fingerprint)
+        table = self._unit[1].slice(first, len(batch.texts))
+        is_same = len(table) == len(batch.texts) and all(
+            np.array_equal(table[name].to_numpy(), values)
+            for name, values in (("place", batch.places), ("checksum", text_checksums(batch.texts)))
+        )
+        if not is_same:
+            raise DataError(
+                f"{unit.root}{batch.name}: has changed since annotate measured it; run annotate again with --overwrite"
+            )
+        dropped = np.flatnonzero(~self._expression.mask(table))
+        evidence = table.select(self._expression.names).take(pa.array(dropped)).to_pylist()
+        if not self._expression.names:
+            evidence = [{}] * len(dropped)
+        return Decided(Removals.of_rule(KEEP, dropped, np.full(len(dropped), np.nan), evidence))
+
+
+def check_attributes(folder: str, expression: str, units: tuple[WorkUnit, ...]) -> None:
+    """Checks the options `--attributes` and `--keep` before a run.
+
+    Raises:
+        UsageError: If there are no attributes of these work units, or the expression does not suit them.
+    """
+    record = read_record(folder)
+    if record["plan"] != plan_digest(units):
+        raise UsageError(
+            f"--attributes {folder}: are of other files, or of files that were divided into other work units; use the "
+            f"same --input and --unit_bytes ({record['config']['unit_bytes']}), or run annotate again"
+        )
+    Expression(expression).check(schema_of(record))
