@@ -4,8 +4,8 @@
 
 near: how many of the planted near-duplicates `prepare --dedup near` removes, that all removed documents are as similar
 as it says, and the CPU seconds of whole processes, also of all stages of datatrove's MinHash with the same parameters
-on a part of the corpus, by the Python of an environment with `datatrove[processing]`, spacy and orjson. `prepare`
-tokenizes the documents, too: `--dedup none` shows how much that takes.
+on a part of the corpus, by the Python of an environment with `datatrove[processing]`, spacy, orjson and datasketch.
+`prepare` tokenizes the documents, too: `--dedup none` shows how much that takes.
 
 `python benchmarks/corpus.py big.txt` writes a large text.
 """
@@ -21,9 +21,13 @@ from collections import defaultdict
 from itertools import accumulate, chain
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 from measure import Measured, measure, table
 from planted import KINDS, SHINGLE, THRESHOLD, Planted, similarity, write_corpus
+
+from beam_pipeline.curation.minhash import Bands, band_hashes, hash_bands, hash_functions
+from beam_pipeline.curation.shingles import ShingleSize, shingle_sets
 
 PEERS = Path(__file__).with_name("peers")
 BANDS = {"datatrove's bands": "14x8", "default bands": "18x7"}
@@ -63,7 +67,27 @@ def measure_near(args: argparse.Namespace, folder: Path) -> None:
     print(table(["program", "CPU s", "MB per CPU s", "peak GB"], rows) + "\n")
     print(recall_table(planted, removed) + "\n")
     if args.peer_python:
+        compare_signatures(args, folder, corpus)
         compare(args, folder, corpus)
+
+
+def compare_signatures(args: argparse.Namespace, folder: Path, corpus: Path) -> None:
+    """Compares the bands of some documents with those of datasketch's signatures.
+
+    Raises:
+        ValueError: If they differ.
+    """
+    with corpus.open(encoding="utf-8") as lines:
+        texts = [json.loads(line)["text"] for line, _ in zip(lines, range(1000), strict=False)]
+    sets, bands = shingle_sets(texts, ShingleSize(SHINGLE)), Bands(18, 7)
+    functions = hash_functions(args.seed, bands.bands * bands.rows)
+    np.savez(folder / "sets.npz", hashes=sets.hashes, starts=sets.starts, functions=functions)
+    files = [str(folder / "sets.npz"), str(folder / "signatures.npy")]
+    measure([args.peer_python, str(PEERS / "datasketch_minhash.py"), *files], folder / "log")
+    signatures = np.load(folder / "signatures.npy")
+    if not np.array_equal(hash_bands(signatures, bands), band_hashes(sets, bands, functions)):
+        raise ValueError("the bands differ from those of datasketch's signatures")
+    print(f"the bands of {len(texts):,} documents are those of datasketch's signatures\n")
 
 
 def compare(args: argparse.Namespace, folder: Path, corpus: Path) -> None:

@@ -171,6 +171,18 @@ for max_length in (1, 7, 512):
             data = native.encode_rows(library, columns, np.full(5, max_length, np.uint32), max_length, value)
             assert len(native.record_ends(library, data, 0)) == 5
             assert len(native.record_ends(library, bytes(len(data)), 0)) == -(-(len(data) - 7) // 16)
+from beam_pipeline.curation import minhash, shingles, similarity
+for module in (minhash, shingles, similarity):
+    module.rows_library = lambda: library
+for texts in ([], [""], ["a"], ["a" * 50] * 3, ["a b c d e f", "", "é 日本 " * 40, "z " * 3000]):
+    for size in (1, 2, 5, 999):
+        for characters in (False, True):
+            sets = shingles.shingle_sets(texts, shingles.ShingleSize(size, characters))
+            for shape in (minhash.Bands(1, 1), minhash.Bands(18, 7), minhash.Bands(1, 1024)):
+                minhash.band_hashes(sets, shape, minhash.hash_functions(0, shape.bands * shape.rows))
+            own = sets.bounds(np.arange(len(texts)))
+            similarities = similarity.jaccard(sets.hashes, sets.hashes, np.concatenate([own, own], axis=1))
+            assert (similarities == 1).all()
 """
     environment = {
         "LD_PRELOAD": runtime,

@@ -6,6 +6,7 @@ import gzip
 import json
 import random
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,9 @@ import pytest
 
 from beam_pipeline.dataset.manifest import read_manifest
 from beam_pipeline.dataset.statistics import SplitStatistics
+from beam_pipeline.options.command_line import parse
 from beam_pipeline.options.input_options import InputConfig
+from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.sources import windows
 from beam_pipeline.sources.plan import plan
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit
@@ -218,3 +221,30 @@ def test_an_input_that_is_the_sample_as_a_whole_has_no_unknown_margin(
     monkeypatch.setattr(estimate, "_MIN_SAMPLE_BYTES", 20_000)
     prepare.main([*command[2:], "--input", str(corpus), "--document", "file"])
     assert "from one place only, so the margins are unknown" in capsys.readouterr().out
+
+
+def test_near_deduplication_takes_time_memory_disk_and_shuffle(
+    tmp_path: Path, corpus: Path, tokenizer_folder: Path
+):
+    def estimated(*options: str) -> dict:
+        arguments = [
+            "--input",
+            str(corpus),
+            "--tokenizer",
+            str(tokenizer_folder),
+            "--output",
+            str(tmp_path / "out"),
+        ]
+        config, _ = parse(PrepareConfig, [*arguments, "--estimate", *options])
+        return asdict(prepare.estimate_run(config, []))
+
+    plain, near = estimated(), estimated("--dedup", "near")
+    assert near["tokens"] == plain["tokens"]
+    for place, name in (
+        ("this_machine", "memory_bytes"),
+        ("this_machine", "staged_bytes"),
+        ("dataflow", "shuffled_bytes"),
+    ):
+        assert near[place][name] > plain[place][name]
+    size = corpus.stat().st_size
+    assert near["this_machine"]["staged_bytes"] - plain["this_machine"]["staged_bytes"] > size
