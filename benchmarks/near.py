@@ -2,10 +2,11 @@
 
     .venv/bin/python benchmarks/near.py --input big.txt --documents 100000 [--peer_python PYTHON]
 
-near: how many of the planted near-duplicates `prepare --dedup near` removes, that all removed documents are as similar
-as it says, and the CPU seconds of whole processes, also of all stages of datatrove's MinHash with the same parameters
-on a part of the corpus, by the Python of an environment with `datatrove[processing]`, spacy, orjson and datasketch.
-`prepare` tokenizes the documents, too: `--dedup none` shows how much that takes.
+Prints how many of the planted near-duplicates are removed, after checking that all removed documents are as similar as
+recorded, and the CPU seconds of whole processes. With PYTHON of an environment with `datatrove[processing]`, spacy,
+orjson and datasketch, it does the same with all stages of datatrove's MinHash, with the same parameters on the first
+documents, and compares signatures with datasketch's. `prepare` tokenizes the documents, too: `--dedup none` shows how
+much that takes.
 
 `python benchmarks/corpus.py big.txt` writes a large text.
 """
