@@ -103,7 +103,26 @@ def place(tmp_path_factory: pytest.TempPathFactory, run_successfully: Callable[.
         "prepare", *source, "--output", place / "dataset", "--shard_size", "50", "--max_length", "16"
     )
     (place / "first" / "dataset").symlink_to(place / "dataset")
+    _make_curated(place, documents, run_successfully)
     return place
+
+
+def _make_curated(place: Path, documents: list[str], run_successfully: Callable[..., Any]) -> None:
+    """Makes what the commands of docs/curating.md read."""
+    rows = [{"text": text, "url": f"http://a{number}.com"} for number, text in enumerate(documents)]
+    sentences = "The lines of the map have faded, and nobody that we asked could read its names. " * 3
+    rows += [{"text": f"{sentences}It has the number {number}."} for number in range(9)]
+    (place / "web").mkdir()
+    (place / "web" / "web.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (place / "blocked.txt").write_text("a3.com\n")
+    page = (ROOT / "docs" / "curating.md").read_text(encoding="utf-8")
+    (place / "my_filters.py").write_text(page.partition("# my_filters.py\n")[2].partition("```")[0])
+    source = ["--input", place / "web" / "*.jsonl"]
+    prepare = ["prepare", *source, "--tokenizer", place / "tokenizer", "--output", place / "clean"]
+    run_successfully(*prepare, "--filter", "gopher")
+    shutil.copy(place / "clean" / "removed" / "unit-000000.parquet", place / "restore.parquet")
+    measures = "gopher,gopher_repetition,fineweb,language,pii"
+    run_successfully("annotate", *source, "--measure", measures, "--output", place / "attributes")
 
 
 @pytest.mark.parametrize("command", runnable())
@@ -125,6 +144,7 @@ def test_the_command_works_as_it_is_written(
     if "--output" in words and (output := tmp_path / words[words.index("--output") + 1]).is_symlink():
         output.unlink()
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     run_successfully(verb, *itertools.takewhile(lambda word: word != ">", words))
 
 
