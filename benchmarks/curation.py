@@ -1,192 +1,198 @@
-"""Measures the curation of `prepare`, beside its peers, on real text with planted cases, in one run.
+"""Measures the rules of Gopher, C4 and FineWeb beside datatrove's, as whole processes, and compares their decisions.
 
-    .venv/bin/python benchmarks/curation.py near --input big.txt --documents 100000 [--peer_python PYTHON]
+    python benchmarks/curation.py text.txt --datatrove ENVIRONMENT/bin/python
 
-near: how many of the planted near-duplicates `prepare --dedup near` removes, that all removed documents are as similar
-as it says, and the CPU seconds of whole processes, also of all stages of datatrove's MinHash with the same parameters
-on a part of the corpus, by the Python of an environment with `datatrove[processing]`, spacy, orjson and datasketch.
-`prepare` tokenizes the documents, too: `--dedup none` shows how much that takes.
-
-`python benchmarks/corpus.py big.txt` writes a large text.
+Both read the same jsonl, made of the lines of the text with planted boilerplate, and decide about every document by
+every rule, in one process each. The decisions are compared document by document, and reasons, too. Install datatrove
+into an environment of its own: pip install datatrove orjson spacy.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 import tempfile
-from bisect import bisect_left
-from collections import defaultdict
-from itertools import accumulate, chain
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import numpy as np
 import pyarrow.parquet as pq
 from measure import Measured, measure, table
-from planted import KINDS, SHINGLE, THRESHOLD, Planted, similarity, write_corpus
 
-from beam_pipeline.curation.minhash import Bands, band_hashes, hash_bands, hash_functions
-from beam_pipeline.curation.shingles import ShingleSize, shingle_sets
+from beam_pipeline.curation.filters import RULES
+from beam_pipeline.dataset.attribute_files import unit_file
 
-PEERS = Path(__file__).with_name("peers")
-BANDS = {"datatrove's bands": "14x8", "default bands": "18x7"}
+PEER = Path(__file__).parent / "peers" / "datatrove_filters.py"
+
+# The limits of datatrove's reasons.
+REASONS = {
+    "gopher": {
+        "gopher_short_doc": "min_words",
+        "gopher_long_doc": "max_words",
+        "gopher_below_avg_threshold": "min_word_length",
+        "gopher_above_avg_threshold": "max_word_length",
+        "gopher_too_many_hashes": "max_hashes",
+        "gopher_too_many_ellipsis": "max_ellipses",
+        "gopher_too_many_bullets": "max_bullet_lines",
+        "gopher_too_many_end_ellipsis": "max_ellipsis_lines",
+        "gopher_below_alpha_threshold": "min_letter_words",
+        "gopher_enough_stop_words": "min_stop_words",
+    },
+    "gopher_repetition": {
+        "dup_para_frac": "max_paragraphs",
+        "dup_para_char_frac": "max_paragraph_characters",
+        "dup_line_frac": "max_lines",
+        "dup_line_char_frac": "max_line_characters",
+        **{f"top_{n}_gram": f"max_top_{n}_gram" for n in (2, 3, 4)},
+        **{f"duplicated_{n}_n_grams": f"max_{n}_grams" for n in range(5, 11)},
+    },
+    "c4": {
+        "lorem_ipsum": "max_lorem_ipsum",
+        "curly_bracket": "max_curly_bracket",
+        "too_few_sentences": "min_sentences",
+    },
+    "fineweb": {
+        "line_punct_ratio": "min_ended_lines",
+        "short_line_ratio": "max_short_lines",
+        "char_dup_ratio": "max_repeated_characters",
+        "list_ratio": "max_line_ends",
+    },
+}
+BOILERPLATE = (
+    *(
+        "Enable JavaScript to view this page.",
+        "We use cookies to improve our site.",
+        "Home | About | Contact",
+    ),
+    *(
+        "body { color: red }",
+        "Lorem ipsum dolor sit amet.",
+        "# # # # # # # # # #",
+        "Read more…",
+        "- an item",
+        "• a point",
+    ),
+    *(
+        "Share this",
+        "12 345 678 90 %",
+        "See the notes.[3] They differ.[citation needed]",
+        'Really?!  Yes... "No."',
+        "Hi. .",
+    ),
+)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    near = commands.add_parser("near", help="near-duplicates")
-    near.add_argument("--input", required=True, type=Path, help="a text file, one paragraph per line")
-    near.add_argument("--documents", type=int, default=100_000)
-    near.add_argument(
-        "--peer_documents", type=int, default=10_000, help="documents of the comparison with the peer"
-    )
-    near.add_argument("--peer_python", help="Python with datatrove; default: no peer")
-    near.add_argument("--seed", type=int, default=0)
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("text", type=Path, help="a text of many lines, such as corpus.py writes")
+    parser.add_argument("--datatrove", required=True, help="the Python of an environment with datatrove")
+    parser.add_argument("--megabytes", type=float, default=20.0, help="of documents to make")
+    parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        measure_near(args, Path(folder))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "input").mkdir()
+        lines = args.text.read_text(encoding="utf-8").splitlines()
+        size = write_documents(folder / "input" / "web.jsonl", lines, int(args.megabytes * 1e6), args.seed)
+        rows = [["rules", "", "CPU seconds", "MB/s of CPU time", "peak memory"]]
+        for names in (*((name,) for name in RULES), tuple(RULES)):
+            ours = run_ours(folder, names)
+            theirs = run_theirs(folder, names, args.datatrove)
+            label = ", ".join(names)
+            rows += [
+                [label, "tokenmill annotate", *figures(ours, size)],
+                ["", "datatrove", *figures(theirs, size)],
+            ]
+            rows.append(["", "ratio", f"{theirs.cpu_seconds / ours.cpu_seconds:.1f}", "", ""])
+        print(table(rows[0], rows[1:]))
+        print()
+        print(
+            table(
+                ["rule", "documents", "removed", "decided differently", "other reason"],
+                list(agreement(folder)),
+            )
+        )
 
 
-def measure_near(args: argparse.Namespace, folder: Path) -> None:
-    """Prints the recall of planted near-duplicates and, with a peer, the CPU seconds of both."""
-    corpus, tokenizer = folder / "corpus.jsonl", folder / "tokenizer"
-    planted = write_corpus(args.input, corpus, args.documents, args.seed)
-    train = ["--input", str(corpus), "--output", str(tokenizer), "--model", "bpe", "--vocab_size", "8000"]
-    measure([*program("train-tokenizer"), *train, "--sample_bytes", "5000000"], folder / "log")
-    size = corpus.stat().st_size
-    print(f"{args.documents:,} documents, {size / 1e6:.0f} MB, {len(planted):,} of them planted\n")
-    rows = [["--dedup none", *figures(prepare(corpus, folder, "none"), size)]]
-    removed: dict[str, dict[int, int]] = {}
-    for name, bands in BANDS.items():
-        rows.append([f"--dedup near, {name}", *figures(prepare(corpus, folder, bands), size)])
-        removed[name] = check_removed(corpus, folder / bands)
-    print(table(["program", "CPU s", "MB per CPU s", "peak GB"], rows) + "\n")
-    print(recall_table(planted, removed) + "\n")
-    if args.peer_python:
-        compare_signatures(args, folder, corpus)
-        compare(args, folder, corpus)
+def write_documents(path: Path, lines: list[str], size: int, seed: int) -> int:
+    """Writes documents of some neighbouring lines, a half of them with boilerplate or repeated parts.
 
-
-def compare_signatures(args: argparse.Namespace, folder: Path, corpus: Path) -> None:
-    """Compares the bands of some documents with those of datasketch's signatures.
-
-    Raises:
-        ValueError: If they differ.
+    Returns:
+        The bytes of the file.
     """
-    with corpus.open(encoding="utf-8") as lines:
-        texts = [json.loads(line)["text"] for line, _ in zip(lines, range(1000), strict=False)]
-    sets, bands = shingle_sets(texts, ShingleSize(SHINGLE)), Bands(18, 7)
-    functions = hash_functions(args.seed, bands.bands * bands.rows)
-    np.savez(folder / "sets.npz", hashes=sets.hashes, starts=sets.starts, functions=functions)
-    files = [str(folder / "sets.npz"), str(folder / "signatures.npy")]
-    measure([args.peer_python, str(PEERS / "datasketch_minhash.py"), *files], folder / "log")
-    signatures = np.load(folder / "signatures.npy")
-    if not np.array_equal(hash_bands(signatures, bands), band_hashes(sets, bands, functions)):
-        raise ValueError("the bands differ from those of datasketch's signatures")
-    print(f"the bands of {len(texts):,} documents are those of datasketch's signatures\n")
+    rng = random.Random(seed)
+    lines = [line.strip() for line in lines if len(line.strip()) > 40]
+    with path.open("w", encoding="utf-8") as file:
+        while file.tell() < size:
+            first = rng.randrange(len(lines))
+            parts = lines[first : first + rng.choice((1, 2, 4, 8, 12))]
+            if rng.random() < 0.4:
+                for _ in range(rng.randrange(1, 8)):
+                    parts.insert(rng.randrange(len(parts) + 1), rng.choice(BOILERPLATE))
+            if rng.random() < 0.15:
+                parts += [rng.choice(parts)] * rng.randrange(1, 4)
+            if rng.random() < 0.1:
+                parts = [f"{part} {part[:60]}" for part in parts]
+            text = rng.choice(("\n", "\n", "\n\n", " ")).join(parts)
+            file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
+    return path.stat().st_size
 
 
-def compare(args: argparse.Namespace, folder: Path, corpus: Path) -> None:
-    """Prints the CPU seconds of `prepare` and of datatrove on the first documents."""
-    part = folder / "part" / "part.jsonl"
-    part.parent.mkdir()
-    with corpus.open("rb") as lines:
-        part.write_bytes(b"".join(line for line, _ in zip(lines, range(args.peer_documents), strict=False)))
-    size = part.stat().st_size
-    bands, rows = BANDS["datatrove's bands"].split("x")
-    peer = [
-        args.peer_python,
-        str(PEERS / "datatrove_minhash.py"),
+def run_ours(folder: Path, names: tuple[str, ...]) -> Measured:
+    """Runs `annotate` with one worker. The attributes of the last run stay."""
+    return measure(
+        [
+            *(sys.executable, "-m", "beam_pipeline", "annotate", "--input", str(folder / "input")),
+            *("--measure", ",".join(names), "--output", str(folder / "attributes"), "--overwrite"),
+            *("--unit_bytes", str(1 << 40)),
+        ],
+        folder / "ours.log",
+    )
+
+
+def run_theirs(folder: Path, names: tuple[str, ...], python: str) -> Measured:
+    """Runs datatrove with one worker."""
+    arguments = [
         "--input",
-        str(part),
+        str(folder / "input"),
         "--output",
-        str(folder / "peer"),
+        str(folder / "theirs"),
+        "--filters",
+        ",".join(names),
     ]
-    theirs = measure([*peer, "--bands", bands, "--rows", rows, "--shingle", str(SHINGLE)], folder / "log")
-    ours, plain = (prepare(part, folder, how) for how in (BANDS["datatrove's bands"], "none"))
-    lines = [["datatrove, four stages", *figures(theirs, size), "1.0×"]]
-    for name, measured in (("prepare --dedup near", ours), ("prepare --dedup none", plain)):
-        lines.append([name, *figures(measured, size), f"{theirs.cpu_seconds / measured.cpu_seconds:.1f}×"])
-    print(f"{args.peer_documents:,} documents, {size / 1e6:.1f} MB:\n")
-    print(table(["program", "CPU s", "MB per CPU s", "peak GB", "ratio of CPU"], lines))
-
-
-def program(verb: str) -> list[str]:
-    return [sys.executable, "-m", "beam_pipeline", verb]
-
-
-def prepare(corpus: Path, folder: Path, how: str) -> Measured:
-    """Prepares a corpus without deduplication ("none") or with these bands, in a folder of that name."""
-    common = ["--input", str(corpus), "--tokenizer", str(folder / "tokenizer"), "--output", str(folder / how)]
-    common += ["--packing", "none", "--output_format", "parquet", "--overwrite"]
-    near = [
-        "--dedup",
-        "near",
-        "--near_threshold",
-        str(THRESHOLD),
-        "--near_shingle",
-        str(SHINGLE),
-        "--near_bands",
-        how,
-    ]
-    return measure([*program("prepare"), *common, *(near if how != "none" else [])], folder / "log")
+    return measure([python, str(PEER), *arguments], folder / "theirs.log")
 
 
 def figures(measured: Measured, size: int) -> list[str]:
-    cpu = measured.cpu_seconds
-    return [f"{cpu:.1f}", f"{size / 1e6 / cpu:.1f}", f"{measured.peak_bytes / 1e9:.2f}"]
+    seconds = measured.cpu_seconds
+    return [f"{seconds:.1f}", f"{size / 1e6 / seconds:.2f}", f"{measured.peak_bytes / 1e6:,.0f} MB"]
 
 
-def check_removed(corpus: Path, output: Path) -> dict[int, int]:
-    """Checks each removed document's similarity with the one that it is like, from the texts alone.
-
-    Returns:
-        The number of each removed document, and of the one that is kept.
-
-    Raises:
-        ValueError: If a similarity is not as recorded, or is below the threshold.
-    """
-    lines = corpus.read_bytes().splitlines(keepends=True)
-    starts = list(accumulate(map(len, lines), initial=0))
-    units = map(json.loads, (output / "train" / "units.jsonl").read_text().splitlines()[:-1])
-    first = {unit["unit"]: bisect_left(starts, unit["parts"][0][1]) for unit in units}
-    kept = {}
-    for path in sorted((output / "removed").glob("*.parquet")):
-        for row in pq.read_table(path).to_pylist():
-            evidence = json.loads(row["evidence"])
-            number = bisect_left(starts, row["place"])
-            kept_unit, kept_document = evidence["kept"]
-            like_unit, like_document = evidence.get("like", evidence["kept"])
-            kept[number] = first[kept_unit] + kept_document
-            texts = (json.loads(lines[index])["text"] for index in (number, first[like_unit] + like_document))
-            exact = similarity(*texts)
-            if exact != row["value"] or exact < THRESHOLD:
-                raise ValueError(
-                    f"document {number} was removed for {row['value']}, but its similarity is {exact}"
-                )
-    return kept
+def agreement(folder: Path) -> Iterator[list[str]]:
+    """Yields a row for each rule: its decisions by the attributes, compared with datatrove's."""
+    theirs = [json.loads(line)[1] for line in (folder / "theirs" / "00.jsonl").read_text().splitlines()]
+    attributes = pq.read_table(unit_file(str(folder / "attributes"), 0))
+    measures = {name: attributes[name].to_numpy() for name in attributes.column_names}
+    for name, rule in RULES.items():
+        removals = rule.removals(measures, rule.defaults).table.to_pylist()
+        ours = {row["document"]: limit_of(json.loads(row["evidence"])) for row in removals}
+        counts = Counter(
+            compared(ours.get(number), reasons[name], REASONS[name]) for number, reasons in enumerate(theirs)
+        )
+        yield [name, f"{len(theirs):,}", f"{len(ours):,}", str(counts["decision"]), str(counts["reason"])]
 
 
-def recall_table(planted: list[Planted], removed: dict[str, dict[int, int]]) -> str:
-    """Formats, for each kind, how many pairs at or above the threshold are in one cluster."""
-    above = defaultdict(list)
-    for pair in planted:
-        if pair.similarity >= THRESHOLD:
-            above[pair.kind].append(pair)
-    rows = []
-    for kind, pairs in [*((kind, above[kind]) for kind in KINDS), ("all", list(chain(*above.values())))]:
-        cells = []
-        for kept in removed.values():
-            together = sum(
-                kept.get(pair.copy, pair.copy) == kept.get(pair.original, pair.original) for pair in pairs
-            )
-            cells.append(f"{together / len(pairs):.4f}" if pairs else "")
-        rows.append([kind, f"{len(pairs):,}", *cells])
-    return table(["change", f"pairs with J ≥ {THRESHOLD}", *(f"recall, {name}" for name in removed)], rows)
+def limit_of(evidence: Mapping[str, object]) -> str:
+    return next(name for name in evidence if name != "measure")
+
+
+def compared(limit: str | None, reason: str | None, limits: Mapping[str, str]) -> str:
+    """Returns in what our decision differs from datatrove's: "decision", "reason" or ""."""
+    if (limit is None) != (reason is None):
+        return "decision"
+    return "reason" if reason is not None and limits[reason] != limit else ""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writes a corpus of real text with planted near-duplicates, for `curation.py near`, and knows which they are."""
+"""Writes a corpus of real text with planted near-duplicates, for `near.py`, and knows which they are."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class AnnotateConfig(Options):
 
     Examples:
         tokenmill annotate --input 'web/*.jsonl' --measure gopher,fineweb --output attributes
-        tokenmill prepare --input 'web/*.jsonl' --attributes attributes --keep 'gopher_words > 50' --output OUT …
+        tokenmill annotate --input 'web/*.jsonl' --measure language,pii --keep_columns url --output attributes
 
     Any other option is passed to Beam, e.g. --runner DataflowRunner. Without --runner, this process runs the
     pipeline.

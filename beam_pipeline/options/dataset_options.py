@@ -82,7 +82,7 @@ class VerifyConfig(FinishedDatasetConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class InspectConfig(FinishedDatasetConfig):
-    """Shows a summary of a dataset, a record with its origin, records with some text, or removed documents.
+    """Shows a summary of a dataset, a record with its origin, records with a text, or removed documents.
 
     Examples:
         tokenmill inspect dataset

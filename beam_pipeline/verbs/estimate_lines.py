@@ -37,6 +37,8 @@ def describe_estimate(estimated: Estimate, config: PrepareConfig) -> Iterator[st
         )
     if config.dedup != "none":
         yield f"duplicates, which --dedup {config.dedup} leaves out, are counted here: a sample does not show them"
+    if config.curation.filter or config.curation.keep:
+        yield "documents and lines that --filter and --keep remove are counted here: a sample is not filtered"
     machine, dataflow = estimated.this_machine, estimated.dataflow
     yield (
         f"on this machine: about {_duration(machine.seconds)}{_margin(estimated.second_error)}, "

@@ -16,7 +16,14 @@ ROOT = Path(package).parents[1]
 TRAINER = ROOT / "trainer" / ".venv" / "bin" / "python"
 SCRIPTS = sorted(path for path in (ROOT / "benchmarks").rglob("*.py") if "argparse" in path.read_text())
 # These import other programs, which are not dependencies.
-NOT_INSTALLED = {"cpu_step.py", "datatrove_tokenizer.py", "llm_foundry_finetuning.py", "trl_sft.py"}
+NOT_INSTALLED = {
+    "cpu_step.py",
+    "datatrove_filters.py",
+    "datatrove_minhash.py",
+    "datatrove_tokenizer.py",
+    "llm_foundry_finetuning.py",
+    "trl_sft.py",
+}
 
 # One process per environment, since importing TensorFlow takes seconds.
 _ASK_FOR_HELP = """

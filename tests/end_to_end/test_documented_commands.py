@@ -43,6 +43,12 @@ NOT_RUN = {
 }
 PROGRAMS = r"(tokenmill|tokenmill-trainer|make|uv|docker|git|gcloud|python|\.venv/\S+|trainer/\.venv/\S+)"
 
+GOOD_TEXT = """The lines of an old map have faded, and nobody could read the names of its rivers.
+We asked two librarians to compare it with later sheets that have been printed in Vienna.
+Most villages lie on the left bank, while mills and forges stand further down the valley.
+With a lens, letters appear where the paper was folded; some of them belong to a bridge.
+Next year, a better camera will show whether anything is written below the coat of arms."""
+
 
 def is_not_run(command: str) -> bool:
     return any(re.match(pattern, command) for pattern in NOT_RUN)
@@ -104,7 +110,27 @@ def place(tmp_path_factory: pytest.TempPathFactory, run_successfully: Callable[.
         "prepare", *source, "--output", place / "dataset", "--shard_size", "50", "--max_length", "16"
     )
     (place / "first" / "dataset").symlink_to(place / "dataset")
+    _make_curated(place, documents, run_successfully)
     return place
+
+
+def _make_curated(place: Path, documents: list[str], run_successfully: Callable[..., Any]) -> None:
+    """Makes what the commands of docs/curating.md read."""
+    rows = [{"text": text, "url": f"http://a{number}.com"} for number, text in enumerate(documents)]
+    rows += [
+        {"text": f"{GOOD_TEXT}\nThe sheet has the number {number} in its corner."} for number in range(9)
+    ]
+    (place / "web").mkdir()
+    (place / "web" / "web.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (place / "blocked.txt").write_text("a3.com\n")
+    page = (ROOT / "docs" / "curating.md").read_text(encoding="utf-8")
+    (place / "my_filters.py").write_text(page.partition("# my_filters.py\n")[2].partition("```")[0])
+    source = ["--input", place / "web" / "*.jsonl"]
+    prepare = ["prepare", *source, "--tokenizer", place / "tokenizer", "--output", place / "clean"]
+    run_successfully(*prepare, "--filter", "gopher")
+    shutil.copy(place / "clean" / "removed" / "unit-000000.parquet", place / "restore.parquet")
+    measures = "gopher,gopher_repetition,fineweb,language,pii"
+    run_successfully("annotate", *source, "--measure", measures, "--output", place / "attributes")
 
 
 @pytest.mark.parametrize("command", runnable())
@@ -126,6 +152,7 @@ def test_the_command_works_as_it_is_written(
     if "--output" in words and (output := tmp_path / words[words.index("--output") + 1]).is_symlink():
         output.unlink()
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     run_successfully(verb, *itertools.takewhile(lambda word: word != ">", words))
 
 

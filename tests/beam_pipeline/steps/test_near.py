@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -217,3 +218,27 @@ def test_equal_documents_of_other_units_are_like_one_that_may_be_removed_itself(
 
 def test_rounds_grow_with_the_logarithm_of_the_input():
     assert [num_rounds(size) for size in (0, 10**9, 16 << 30, 32 << 30, 10**13)] == [0, 0, 0, 1, 10]
+
+
+def test_in_cloud_storage_sets_are_sent_and_every_byte_is_as_on_a_local_disk(
+    gcs, whole, source, tokenizer_folder
+):
+    gcs.put("gs://data/in/in.jsonl", source.read_bytes())
+    out = "gs://data/near"
+    prepare.main(arguments("gs://data/in/in.jsonl", tokenizer_folder, out, *OPTIONS))
+    objects, local = gcs.objects_below(out), content(whole)
+    shards = [name for name in local if name.endswith(".tfrecord")]
+    assert shards and [objects[name] for name in shards] == [local[name] for name in shards]
+    lists = [name for name in local if name.startswith("removed/")]
+    assert lists == [name for name in lists if name in objects]
+    for name in lists:
+        tables = (pq.read_table(BytesIO(files[name])).drop(["path"]) for files in (objects, local))
+        assert next(tables) == next(tables)
+
+
+def test_restored_documents_stay(whole, source, texts, tokenizer_folder, tmp_path):
+    out, restored = tmp_path / "out", tmp_path / "restored.parquet"
+    pq.write_table(pq.read_table(whole / "removed"), restored)
+    prepare.main(arguments(source, tokenizer_folder, out, *OPTIONS, "--restore", str(restored)))
+    assert not removed_rows(out)
+    assert json.loads((out / "train" / "manifest.json").read_text())["totals"]["documents"] == len(texts)
