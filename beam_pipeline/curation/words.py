@@ -17,6 +17,7 @@ import numpy as np
 from beam_pipeline.curation.punctuation import PUNCTUATION
 from beam_pipeline.support import extras
 
+_PIECES_AT_ONCE = 10_000  # since each call of spaCy has a cost
 _MAX_PIECES = 1 << 20  # in the table, which then starts anew: about 200 MB
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
@@ -102,8 +103,9 @@ class WordSplitter:
         numbers = np.fromiter(lookup, np.int64, int(counts.sum()))
         known = len(self._starts) - 1
         if len(self._piece_numbers) > known:
-            for piece in list(self._piece_numbers)[known:]:
-                self._add_piece(piece)
+            pieces_to_add = list(self._piece_numbers)[known:]
+            for begin in range(0, len(pieces_to_add), _PIECES_AT_ONCE):
+                self._add_pieces(pieces_to_add[begin : begin + _PIECES_AT_ONCE])
         starts = np.array(self._starts)
         sizes = np.diff(starts)[numbers]
         ends = np.cumsum(sizes)
@@ -117,8 +119,8 @@ class WordSplitter:
         )
         return Words(ids, bounds, lengths, flags, stop_words)
 
-    def _add_piece(self, piece: str) -> None:
-        for token in self._spacy.tokenizer(piece):
+    def _add_pieces(self, pieces: list[str]) -> None:
+        for token in self._spacy.tokenizer(" ".join(pieces)):
             word = token.text
             number = self._word_numbers[word]
             self._words.append(number)
@@ -126,6 +128,8 @@ class WordSplitter:
                 self._lengths.append(len(word))
                 self._flags.append(_flags(word) | ENDS_SENTENCE * (word in self._sentence_ends))
                 self._stop_words.append(1 << STOP_WORDS.index(word) if word in STOP_WORDS else 0)
+            if token.whitespace_:
+                self._starts.append(len(self._words))
         self._starts.append(len(self._words))
 
     def count_sentences(self, lines: list[str]) -> np.ndarray:
