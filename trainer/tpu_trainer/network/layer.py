@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tpu_trainer.network.architecture import Architecture
 from tpu_trainer.network.attention import ProbabilitiesDropout, Visibility, attend
 from tpu_trainer.network.attention_kernel import attend_in_kernel
 from tpu_trainer.network.cudnn_attention import Mask, attend_in_cudnn
+from tpu_trainer.network.division import ONE_DEVICE, Division
 from tpu_trainer.network.dropout import DropoutKey, drop
 from tpu_trainer.network.kernels import Kernel
 from tpu_trainer.network.mlp import mlp
@@ -48,6 +50,8 @@ class Shared(NamedTuple):
     dropout: DropoutKey | None
     masks: tuple[Mask, ...] = ()
     """What cuDNN's kernel masks, for each window of the layers."""
+    order: np.ndarray | None = None
+    """See Visibility."""
 
 
 def layer_scalars(architecture: Architecture) -> dict[str, tf.Tensor]:
@@ -78,7 +82,7 @@ class Layer:
     shared: Shared
     kernel: Kernel | None = None
     """See transformer.Computation."""
-    groups: int = 1
+    division: Division = ONE_DEVICE
     """See transformer.Computation."""
 
     def __call__(
@@ -114,7 +118,7 @@ class Layer:
             weights,
             kept=kept,
             inner=lambda x: drop(x, rates.inner, dropout, place(_INNER)),
-            groups=self.groups,
+            division=self.division,
             real=None if self.shared.segments is None else self.shared.segments >= 0,
         )
         if after:
@@ -156,6 +160,7 @@ class Layer:
             1 + scalars["number"] * _PLACES + _PROBABILITIES,
         )
         value = heads(value, attention.key_heads)
+        key, value = self.division.whole_rows(key), self.division.whole_rows(value)
         if self.kernel is None:
             context = self._plain(query, key, value, scalars, kept, dropout)
         elif self.kernel.name == "cudnn":
@@ -180,6 +185,8 @@ class Layer:
                 soft_cap=attention.soft_cap,
                 segments=self.shared.segments,
                 kept=kept,
+                division=self.division,
+                order=self.shared.order,
             )
         else:
             context = attend_in_kernel(
@@ -220,7 +227,10 @@ class Layer:
             key,
             value,
             visibility=Visibility(
-                self.architecture.causal, scalars.get("window", kinds[0].window), self.shared.segments
+                self.architecture.causal,
+                scalars.get("window", kinds[0].window),
+                self.shared.segments,
+                self.shared.order,
             ),
             scale=self._scale(scalars),
             soft_cap=attention.soft_cap,

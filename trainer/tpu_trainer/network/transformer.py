@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tpu_trainer.config import Recompute
 from tpu_trainer.network.architecture import Architecture
 from tpu_trainer.network.cudnn_attention import Mask, masks
+from tpu_trainer.network.division import ONE_DEVICE, Division
 from tpu_trainer.network.dropout import DropoutKey, drop
 from tpu_trainer.network.kernels import Kernel
 from tpu_trainer.network.layer import RECOMPUTED, Layer, Shared, layer_scalars
@@ -37,6 +39,16 @@ class Inputs(NamedTuple):
     """int32[B, L], the number of each token's document, not negative; None: the row is one document."""
     dropout: DropoutKey | None = None
     """None: no dropout."""
+    order: np.ndarray | None = None
+    """int32[L], the place of each column in its row; None: columns are in order."""
+
+    def ordered(self, order: np.ndarray) -> Inputs:
+        """Returns the rows with their columns in this order."""
+        length = self.input_ids.shape[1]
+        positions = tf.range(length, dtype=tf.int32)[None] if self.position_ids is None else self.position_ids
+        columns = [self.input_ids, self.attention_mask, positions, self.segment_ids]
+        ordered = [None if values is None else tf.gather(values, order, axis=1) for values in columns]
+        return Inputs(*ordered, dropout=self.dropout, order=order)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +61,8 @@ class Computation:
     """What the backward pass recomputes; see layer.RECOMPUTED."""
     kernel: Kernel | None = None
     """Computes attention in training; None: plain operations do."""
-    groups: int = 1
-    """Groups of rows whose tokens share experts' places: as many as groups of devices divide the rows in a program."""
+    division: Division = ONE_DEVICE
+    """How devices divide the program."""
 
 
 def hidden_states(
@@ -69,6 +81,7 @@ def hidden_states(
     if positions is None:
         positions = tf.range(inputs.input_ids.shape[1], dtype=tf.int32)[None]
     hidden = embed(architecture, weights, inputs, positions, computation.dtype)
+    hidden = computation.division.divide_tokens(hidden)
     cosines, sines = rotations(architecture, positions)
     kernel = computation.kernel if training else None
     kernel_masks: tuple[Mask, ...] = ()
@@ -78,9 +91,9 @@ def hidden_states(
         kernel_masks = masks(architecture, segments=segments, length=inputs.input_ids.shape[1])
     layer = Layer(
         architecture,
-        Shared(cosines, sines, _segments(inputs), inputs.dropout, kernel_masks),
+        Shared(cosines, sines, _segments(inputs), inputs.dropout, kernel_masks, inputs.order),
         kernel,
-        computation.groups,
+        computation.division,
     )
     hidden, sums = run_layers(
         layer,

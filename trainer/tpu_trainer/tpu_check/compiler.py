@@ -80,10 +80,8 @@ class MeshModule:
     @property
     def digest(self) -> str:
         """A hash of the program and its placement."""
-        mesh = self.mesh
-        keep = mesh.fsdp == "keep"
-        program = partition(self.lowered, self.placements, data=mesh.data, model=mesh.model, keep=keep)
-        placed = json.dumps([self.placements, mesh.data, mesh.model]).encode()
+        program = partition(self.lowered, self.placements, self.mesh)
+        placed = json.dumps([self.placements, self.mesh.sizes]).encode()
         return hashlib.sha256(program.artifact + placed).hexdigest()
 
 
