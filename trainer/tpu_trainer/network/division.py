@@ -186,17 +186,19 @@ def in_order(x: tf.Tensor, order: np.ndarray | None, parts: int) -> tf.Tensor:
         order: See Division.order.
         parts: The number of chunks that it moves.
     """
-    if order is None:
-        return x
-    chunk = len(order) // parts
-    before = [start // chunk for start in order[::chunk].tolist()]
-    after = np.argsort(before).tolist()
+    return x if order is None else _moved(x, np.argsort(_chunks(order, parts)), axis=1)
 
-    def moved(x: tf.Tensor, chunks: Sequence[int]) -> tf.Tensor:
-        return tf.concat([x[:, number * chunk : (number + 1) * chunk] for number in chunks], axis=1)
 
-    @tf.custom_gradient
-    def ordered(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-        return moved(x, after), lambda d_x: moved(d_x, before)
+def in_columns(x: tf.Tensor, order: np.ndarray | None, parts: int, *, axis: int) -> tf.Tensor:
+    """Inverts `in_order`, for columns that are on this axis."""
+    return x if order is None else _moved(x, _chunks(order, parts), axis=axis)
 
-    return ordered(x)
+
+def _chunks(order: np.ndarray, parts: int) -> np.ndarray:
+    """Returns the place of each chunk."""
+    return order[:: len(order) // parts] * parts // len(order)
+
+
+def _moved(x: tf.Tensor, chunks: np.ndarray, *, axis: int) -> tf.Tensor:
+    pieces = tf.split(x, len(chunks), axis=axis)
+    return tf.concat([pieces[number] for number in chunks.tolist()], axis=axis)

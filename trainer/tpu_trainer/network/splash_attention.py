@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from tpu_trainer.network.architecture import Architecture
-from tpu_trainer.network.division import ONE_DEVICE, Division, in_order
+from tpu_trainer.network.division import ONE_DEVICE, Division, in_columns, in_order
 from tpu_trainer.network.stack import Kept
 
 CALL = "tokenmill.splash_attention"
@@ -93,11 +93,11 @@ def attend_in_splash(
     context, statistics = kept.stored("context"), kept.stored("statistics")
 
     parts = 1 if order is None else 2 * division.sequence
-    key, value = in_order(key, order, parts), in_order(value, order, parts)
 
-    def run(*operands: tf.Tensor) -> list[tf.Tensor]:
+    def run(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, *others: tf.Tensor) -> list[tf.Tensor]:
+        operands = [query, in_order(key, order, parts), in_order(value, order, parts), *others]
         if segments is not None:
-            operands = (*operands, segments, in_order(segments, order, parts))
+            operands += [segments, in_order(segments, order, parts)]
         config = {"causal": causal, "soft_cap": soft_cap, "parts": parts}
         branches = [
             lambda window=window: _run(operands, config | {"window": window}, division.sequence)
@@ -117,7 +117,11 @@ def attend_in_splash(
         def gradient(d_output: tf.Tensor, _: tf.Tensor) -> list[tf.Tensor]:
             d_query, *others = run(query, key, value, output, sums, d_output)
             if division.sequence > 1:
-                others = [tf.reduce_sum(gradients, axis=0) for gradients in others]
+                # In the columns' order before their sum, of which devices then need only their own columns.
+                others = [
+                    tf.reduce_sum(in_columns(parts_of_sum, order, parts, axis=2), axis=0)
+                    for parts_of_sum in others
+                ]
             return [d_query, *others]
 
         return (output, sums), gradient
