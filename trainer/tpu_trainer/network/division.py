@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tpu_trainer.config.mesh import DATA, EXPERT, MODEL, ROWS, SEQUENCE
+from tpu_trainer.config.mesh import EXPERT, MODEL, ROWS, SEQUENCE, SHARDS
 from tpu_trainer.network.architecture import Architecture
 from tpu_trainer.support.errors import UsageError
 
@@ -95,31 +95,27 @@ class Division(NamedTuple):
             x = tf.transpose(tf.reshape(x, sizes + rest), [0, 2, 3, 1, 4, *range(5, 5 + len(rest))])
         return tf.reshape(x, [rows, length, *rest])
 
-    def divide_tokens(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns `x`, [B, L, …], whose rows and tokens the devices divide."""
+    def by_token(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns `x`, [B, L, …], of which devices have the tokens that they have of the rows."""
         return x if self.sequence == 1 else place(x, [ROWS, (SEQUENCE,), *[()] * (len(x.shape) - 2)])
 
+    def by_query(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns queries or attention's results, [B, L, H, D], of which devices have those of their tokens."""
+        return x if self.sequence == 1 else place(x, [ROWS, (SEQUENCE,), (MODEL,), ()])
+
     def whole_rows(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns keys or values, [B, L, K, D], of whole rows on each device. The gradient is divided again."""
-        if self.sequence == 1:
-            return x
-        return place(x, [ROWS, (), (MODEL,), ()], gradient=[ROWS, (SEQUENCE,), (MODEL,), ()])
+        """Returns keys or values, [B, L, K, D], of which devices have those of whole rows."""
+        return x if self.sequence == 1 else place(self.by_query(x), [ROWS, (), (MODEL,), ()])
 
-    def by_expert(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns `x`, [G, E, …], whose experts the devices divide, instead of only the groups."""
-        if self.expert == 1:
-            return x
-        rest = [()] * (len(x.shape) - 2)
-        by_group = [(DATA, SEQUENCE, EXPERT), (), *rest]
-        return place(x, [(DATA, SEQUENCE), (EXPERT,), *rest], gradient=by_group)
+    def by_device(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns `x`, [G, …], of which devices have their groups."""
+        return x if self.groups == 1 else place(x, [SHARDS, *[()] * (len(x.shape) - 1)])
 
-    def by_token(self, x: tf.Tensor) -> tf.Tensor:
-        """Inverts `by_expert`."""
-        if self.expert == 1:
+    def by_expert(self, x: tf.Tensor, last: Axes = ()) -> tf.Tensor:
+        """Returns `x`, [G, E, C, n], of which devices have their experts; these axes divide the last dimension."""
+        if self.groups == 1:
             return x
-        rest = [()] * (len(x.shape) - 2)
-        by_expert = [(DATA, SEQUENCE), (EXPERT,), *rest]
-        return place(x, [(DATA, SEQUENCE, EXPERT), (), *rest], gradient=by_expert)
+        return place(x, [tuple(axis for axis in SHARDS if axis != EXPERT), (EXPERT,), (), last])
 
     def chunks(self, architecture: Architecture) -> int:
         """Returns the number of parts of a row that stay together: two for each device if they are balanced.
@@ -153,12 +149,12 @@ def balanced_order(length: int, sequence: int) -> np.ndarray:
     return np.arange(length, dtype=np.int32).reshape(2 * sequence, -1)[order].reshape(-1)
 
 
-def place(x: tf.Tensor, axes: Sequence[Axes], *, gradient: Sequence[Axes] | None = None) -> tf.Tensor:
-    """Returns `x`, whose dimensions these axes divide, and its gradient these (None: the same)."""
+def place(x: tf.Tensor, axes: Sequence[Axes]) -> tf.Tensor:
+    """Returns `x`, whose dimensions these axes divide, as those of its gradient."""
 
     @tf.custom_gradient
     def placed(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-        return _call(x, axes), lambda d_x: _call(d_x, gradient or axes)
+        return _call(x, axes), lambda d_x: _call(d_x, axes)
 
     return placed(x)
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tpu_trainer.config.mesh import MODEL
 from tpu_trainer.network.architecture import Mlp
 from tpu_trainer.network.division import ONE_DEVICE, Division
 from tpu_trainer.network.norms import activate
@@ -133,25 +134,31 @@ def _compute(
 ) -> tf.Tensor:
     """Returns the results of all choices, [G, A, H], for `tokens`, [G, T, H]."""
     names = [f"mlp.{name}.weight" for name in (("gate", "up", "down") if shape.gated else ("up", "down"))]
-    matrices = [weights[name] for name in names]
+    matrices = [tf.cast(weights[name], tokens.dtype) for name in names]
 
     def run(
         first: tf.Tensor | int, tokens: tf.Tensor, matrices: Sequence[tf.Tensor], kept: Callable[..., Any]
     ) -> tf.Tensor:
         route = _route(queues, first)
         groups, _, width = tokens.shape
-        places = tf.reshape(_dispatch(tokens, route, queues.chosen), [groups, -1, queues.capacity, width])
-        places = division.by_expert(places)
-        *gates, up, down = (tf.cast(matrix, tokens.dtype) for matrix in matrices)
-        between = kept("up", tf.einsum("gech,eih->geci", places, up))
-        if gates:
-            gate = kept("gate", tf.einsum("gech,eih->geci", places, gates[0]))
-            between = activate(gate, shape.activation) * between
-        else:
-            between = activate(between, shape.activation)
-        results = division.by_token(tf.einsum("geci,ehi->gech", between, down))
-        return _collect(tf.reshape(results, [groups, -1, width]), route)
 
+        def between(name: str, places: tf.Tensor, matrix: tf.Tensor) -> tf.Tensor:
+            return kept(name, division.by_expert(tf.einsum("gech,eih->geci", places, matrix), (MODEL,)))
+
+        places = division.by_device(_dispatch(tokens, route, queues.chosen))
+        places = tf.reshape(places, [groups, -1, queues.capacity, width])
+        places = division.by_expert(places)
+        *gates, up, down = matrices
+        inner = between("up", places, up)
+        if gates:
+            inner = activate(between("gate", places, gates[0]), shape.activation) * inner
+        else:
+            inner = activate(inner, shape.activation)
+        results = division.by_expert(tf.einsum("geci,ehi->gech", inner, down))
+        results = division.by_device(tf.reshape(results, [groups, -1, width]))
+        return division.by_device(_collect(results, route))
+
+    tokens = division.by_device(tokens)
     results = run(0, tokens, matrices, kept)
     if queues.capacity == tokens.shape[1]:
         return results  # no queue can be longer

@@ -141,7 +141,8 @@ class Layer:
         attention = self.architecture.attention
         rows, length, _ = x.shape
         query, key, value = (
-            kept(name, linear(x, weights, f"attention.{name}")) for name in ("query", "key", "value")
+            kept(name, linear(x, weights, f"attention.{name}", self.division))
+            for name in ("query", "key", "value")
         )
 
         def heads(projected: tf.Tensor, count: int, norm: str | None = None) -> tf.Tensor:
@@ -160,6 +161,7 @@ class Layer:
             1 + scalars["number"] * _PLACES + _PROBABILITIES,
         )
         value = heads(value, attention.key_heads)
+        query = self.division.by_query(query)
         key, value = self.division.whole_rows(key), self.division.whole_rows(value)
         if self.kernel is None:
             context = self._plain(query, key, value, scalars, kept, dropout)
@@ -198,8 +200,9 @@ class Layer:
                 dropout=dropout,
                 dtype=self.kernel.dtype,
             )
+        context = self.division.by_query(context)
         context = tf.reshape(context, [rows, length, attention.heads * attention.head_size])
-        return linear(kept("context", context), weights, "attention.output")
+        return linear(kept("context", context), weights, "attention.output", self.division)
 
     def _rotated(self, heads: tf.Tensor, scalars: Weights) -> tf.Tensor:
         ropes = self.architecture.ropes

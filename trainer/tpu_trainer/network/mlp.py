@@ -32,18 +32,18 @@ def mlp(
         weights: Those of mlp.up, mlp.down, if it is gated mlp.gate, and if there are experts mlp.router.
         kept: Keeps the results of the first matrices.
         inner: Dropout before the last matrix. Experts have none.
-        division: See `experts.mixture`.
+        division: How devices divide the tokens, and the experts.
         real: See `experts.mixture`.
     """
     if shape.experts is not None:
         return mixture(x, shape, weights, kept=kept, division=division, real=real)
-    up = kept("up", linear(x, weights, "mlp.up"))
+    up = kept("up", linear(x, weights, "mlp.up", division))
     if shape.gated:
-        gate = kept("gate", linear(x, weights, "mlp.gate"))
+        gate = kept("gate", linear(x, weights, "mlp.gate", division))
         between = activate(gate, shape.activation) * up
     else:
         between = activate(up, shape.activation)
-    return linear(inner(between), weights, "mlp.down"), tf.zeros([])
+    return linear(inner(between), weights, "mlp.down", division), tf.zeros([])
 
 
 def loss_shape(shape: Mlp) -> tuple[int, ...]:

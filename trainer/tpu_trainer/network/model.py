@@ -122,12 +122,13 @@ class LanguageModel:
         self, values: Mapping[str, tf.Tensor], inputs: Inputs, positions: tf.Tensor | None, *, training: bool
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the input of the output matrix at `positions`, and the layers' loss."""
+        division = self.computation.division
         hidden, loss = hidden_states(
             self.network.architecture, values, inputs, self.computation, training=training
         )
         if positions is not None:
-            hidden = self.computation.division.divide_tokens(tf.gather(hidden, positions, batch_dims=1))
-        return head_input(self.network.architecture, values, hidden), loss
+            hidden = division.by_token(tf.gather(hidden, positions, batch_dims=1))
+        return head_input(self.network.architecture, values, hidden, division), loss
 
     def _output(self, values: Mapping[str, tf.Tensor]) -> OutputWeights:
         architecture = self.network.architecture

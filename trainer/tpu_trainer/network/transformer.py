@@ -80,8 +80,8 @@ def hidden_states(
     positions = inputs.position_ids
     if positions is None:
         positions = tf.range(inputs.input_ids.shape[1], dtype=tf.int32)[None]
-    hidden = embed(architecture, weights, inputs, positions, computation.dtype)
-    hidden = computation.division.divide_tokens(hidden)
+    division = computation.division
+    hidden = division.by_token(embed(architecture, weights, inputs, positions, computation.dtype, division))
     cosines, sines = rotations(architecture, positions)
     kernel = computation.kernel if training else None
     kernel_masks: tuple[Mask, ...] = ()
@@ -93,7 +93,7 @@ def hidden_states(
         architecture,
         Shared(cosines, sines, _segments(inputs), inputs.dropout, kernel_masks, inputs.order),
         kernel,
-        computation.division,
+        division,
     )
     hidden, sums = run_layers(
         layer,
@@ -127,7 +127,12 @@ def rotations(
 
 
 def embed(
-    architecture: Architecture, weights: Weights, inputs: Inputs, positions: tf.Tensor, dtype: tf.DType
+    architecture: Architecture,
+    weights: Weights,
+    inputs: Inputs,
+    positions: tf.Tensor,
+    dtype: tf.DType,
+    division: Division = ONE_DEVICE,
 ) -> tf.Tensor:
     """Returns the first layer's input, [B, L, H].
 
@@ -137,12 +142,13 @@ def embed(
         inputs: The rows.
         positions: int32[B or 1, L], from 0.
         dtype: Of the result.
+        division: How devices divide the program.
     """
     hidden = tf.gather(weights["embeddings.tokens.weight"], inputs.input_ids) * architecture.embedding_scale
     narrow = architecture.embedding_width is not None
     # ELECTRA's positions are as wide as its embeddings, OPT's as its hidden states.
     if narrow and architecture.embedding_norm is None:
-        hidden = linear(hidden, weights, "embeddings.projection")
+        hidden = linear(hidden, weights, "embeddings.projection", division)
     if (learned := architecture.positions) is not None:
         rows = positions + learned.first
         if learned.padding is not None and inputs.attention_mask is not None:
@@ -155,15 +161,17 @@ def embed(
         hidden = normalize(hidden, norm, weights, "embeddings.norm")
     hidden = drop(hidden, architecture.dropout.embeddings, inputs.dropout, 0)
     if narrow and architecture.embedding_norm is not None:
-        hidden = linear(hidden, weights, "embeddings.projection")
+        hidden = linear(hidden, weights, "embeddings.projection", division)
     return hidden
 
 
-def head_input(architecture: Architecture, weights: Weights, hidden: tf.Tensor) -> tf.Tensor:
+def head_input(
+    architecture: Architecture, weights: Weights, hidden: tf.Tensor, division: Division = ONE_DEVICE
+) -> tf.Tensor:
     """Returns the input of the output matrix, [B, T, head_width], for hidden states [B, T, H]."""
     head = architecture.head
     if head.transform:
-        hidden = linear(hidden, weights, "head.transform")
+        hidden = linear(hidden, weights, "head.transform", division)
     if head.activation is not None:
         hidden = activate(hidden, head.activation)
     if head.norm is not None:
