@@ -296,7 +296,9 @@ def mosaic_bytecode(function: Callable[..., Any], arguments: list[Any], *, versi
     from jaxlib.mlir import ir
     from jaxlib.mlir.passmanager import PassManager
 
-    lowered = jax.jit(function).trace(*arguments).lower(lowering_platforms=("tpu",))
+    # Once a process has compiled for a mesh, JAX's integers have 64 bits (devices/pjrt/mesh.py).
+    with jax.enable_x64(False):
+        lowered = jax.jit(function).trace(*arguments).lower(lowering_platforms=("tpu",))
     configs: list[str] = []
 
     def visit(operation: ir.Operation) -> ir.WalkResult:
