@@ -25,13 +25,17 @@ from tpu_trainer.network.stack import Kept
 
 Weights = Mapping[str, tf.Tensor]
 
+# The norms of the hidden states, whose statistics are kept: small, and each costs a pass over these.
+_NORMS = ("attention_norm", "attention_norm_after", "mlp_norm", "mlp_norm_after")
+_KEPT = frozenset(
+    ("query", "key", "value", "statistics", "context", "attention", "experts", "gate", "up", "mlp",
+     *(f"{norm}.{statistic}" for norm in _NORMS for statistic in ("mean", "variance")))
+)  # fmt: skip
 RECOMPUTED: dict[str, frozenset[str]] = {
-    "nothing": frozenset(("query", "key", "value", "scores", "probabilities", "statistics", "context", "attention",
-                          "experts", "gate", "up", "mlp")),
-    "attention": frozenset(("query", "key", "value", "statistics", "context", "attention", "experts", "gate", "up",
-                            "mlp")),
+    "nothing": _KEPT | {"scores", "probabilities"},
+    "attention": _KEPT,
     "all": frozenset(),
-}  # fmt: skip
+}
 """What the backward pass recomputes → the values that are kept for it. Besides these, it recomputes norms,
 activations, rotations and dropout, which cost little."""
 # Numbers of the places with dropout in a layer.
@@ -95,12 +99,12 @@ class Layer:
         rates, dropout = architecture.dropout, self.shared.dropout
 
         def normed(x: tf.Tensor, name: str) -> tf.Tensor:
-            return normalize(x, architecture.norm, weights, name)
+            return normalize(x, architecture.norm, weights, name, kept)
 
         def place(number: int) -> tf.Tensor:
             return 1 + scalars["number"] * _PLACES + number
 
-        inputs = self._attention_input(hidden, weights, scalars) if before else hidden
+        inputs = self._attention_input(hidden, weights, scalars, kept) if before else hidden
         output = self._attention(inputs, weights, scalars, kept)
         if after:
             output = normed(kept("attention", output), "attention_norm_after")
@@ -131,8 +135,10 @@ class Layer:
             hidden = normed(kept("mlp", hidden), "mlp_norm_after")
         return hidden, loss
 
-    def _attention_input(self, hidden: tf.Tensor, weights: Weights, scalars: Weights) -> tf.Tensor:
-        normed = normalize(hidden, self.architecture.norm, weights, "attention_norm")
+    def _attention_input(
+        self, hidden: tf.Tensor, weights: Weights, scalars: Weights, kept: Kept
+    ) -> tf.Tensor:
+        normed = normalize(hidden, self.architecture.norm, weights, "attention_norm", kept)
         if "norm_attention" not in scalars:
             return normed
         return tf.where(scalars["norm_attention"], normed, hidden)

@@ -95,12 +95,14 @@ def hidden_states(
         kernel,
         division,
     )
+    layers = stacks(weights)
     hidden, sums = run_layers(
         layer,
         hidden,
-        weights=stacks(weights),
+        weights=layers,
         scalars=layer_scalars(architecture),
         keep=RECOMPUTED[computation.recompute] if training else None,
+        factors=_factors(layers) if training else (),
         loss_shape=loss_shape(architecture.mlp),
     )
     if architecture.final_norm:
@@ -111,6 +113,14 @@ def hidden_states(
 def stacks(weights: Weights) -> dict[str, tf.Tensor]:
     """Returns the layers' weights by their names within a layer."""
     return {name.removeprefix(STACKED): value for name, value in weights.items() if name.startswith(STACKED)}
+
+
+def _factors(layers: Weights) -> set[str]:
+    """Returns the names of the matrices of which a layer uses nothing but products in the dtype of hidden states.
+
+    Experts choose in float32, and sum the gradients of several passes.
+    """
+    return {name for name, stack in layers.items() if len(stack.shape) == 3 and name != "mlp.router.weight"}
 
 
 def rotations(

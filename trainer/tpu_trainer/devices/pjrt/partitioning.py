@@ -163,7 +163,10 @@ def _uses(main: Any, divided: Mapping[int, Placement], *, in_loops: bool) -> lis
             number, placement = weights[value]
             # A slice is one of the undivided layers, and a reshape removes their axis. Or it changes nothing: so loops
             # return their constants.
-            if operation.name in ("stablehlo.convert", "stablehlo.dynamic_slice"):
+            # In loops, network/stack.py adds 0.
+            if operation.name in ("stablehlo.convert", "stablehlo.dynamic_slice") or (
+                operation.name == "stablehlo.add" and operation.block != main.regions[0].blocks[0]
+            ):
                 weights[operation.results[0]] = number, placement
             elif operation.name == "stablehlo.reshape" and (removed := _removed_axes(operation)) is not None:
                 weights[operation.results[0]] = number, placement[removed:]
