@@ -61,6 +61,8 @@ class Computation:
     """What the backward pass recomputes; see layer.RECOMPUTED."""
     kernel: Kernel | None = None
     """Computes attention in training; None: plain operations do."""
+    narrow_in_loop: bool = True
+    """Whether each layer converts its own weights to `dtype`; otherwise, the compiler converts those of all before."""
     division: Division = ONE_DEVICE
     """How devices divide the program."""
 
@@ -102,7 +104,7 @@ def hidden_states(
         weights=layers,
         scalars=layer_scalars(architecture),
         keep=RECOMPUTED[computation.recompute] if training else None,
-        factors=_factors(layers) if training else (),
+        factors=_factors(layers) if training and computation.narrow_in_loop else (),
         loss_shape=loss_shape(architecture.mlp),
     )
     if architecture.final_norm:

@@ -101,6 +101,8 @@ def _computation(
     computation = Computation(
         dtype=tf.bfloat16 if config.train.precision == "mixed_bfloat16" else tf.float32,
         recompute=config.train.recompute,
+        # What a mesh gathers before the loop, it gathers in this dtype.
+        narrow_in_loop=config.mesh.fsdp != "keep",
         division=target.division,
     )
     if not config.train.attention_kernel:
