@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -76,7 +77,10 @@ def test_the_kernel_equals_plain_operations(name: str, dtype: str, causal: bool,
         )
 
 
-def test_the_archive_is_compiled_from_the_source() -> None:
+def test_the_archive_is_compiled_from_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        jax.config, "jax_enable_x64", True
+    )  # as after any compile for a mesh in the same process
     with zipfile.ZipFile(resources.files("tpu_trainer.network") / "attention_kernels.zip") as archive:
         for path in archive.namelist():
             name, dtype, mask, length = path.removesuffix(".mlirbc").split("-")

@@ -148,7 +148,7 @@ def test_an_operation_without_a_kernel_is_named() -> None:
     module, findings = rules.check_and_lower(BatchFunction(step, MATRIX))
     assert module is None
     assert {finding.rule for finding in findings} == {rules.UNSUPPORTED}
-    assert any("AsString" in finding.what for finding in findings)
+    assert any("AsString" in finding.problem for finding in findings)
     assert all(
         f"{__file__}:" in finding.place and "tf.strings.length" in finding.place for finding in findings
     )
@@ -183,7 +183,7 @@ def test_the_verb_caches_programs_and_compares_configurations(
     paths = [str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml")]
     base_config = CompileCheckConfig(
         topology=TINY.topology, vocab_size=TINY.vocab_size, max_length=TINY.max_length
-    )
+    ).resolved()
     compile_check.main(
         replace(base_config, cache=config.cache, compare=paths, output=str(tmp_path / "both.json"))
     )

@@ -30,12 +30,28 @@ PLANS = {
     "fsdp, micro-batches": MeshConfig(data=8, fsdp=True),
     "keep": MeshConfig(data=8, fsdp="keep"),
     "tensor": MeshConfig(data=2, model=4),
+    "sequence": MeshConfig(data=2, sequence=4),
+    "expert": MeshConfig(data=2, expert=4),
 }
 CONFIG = CompileCheckConfig(
     objective="clm",
     strategy="pjrt",
     model=ModelConfig(type="gpt2", config={"n_embd": HIDDEN, "n_layer": LAYERS, "n_head": 4}),
     train=TrainConfig(recompute="all"),
+)
+EXPERTS, CHOSEN = 8, 2
+MIXTURE = ModelConfig(
+    type="qwen3_moe",
+    config={
+        "hidden_size": HIDDEN,
+        "moe_intermediate_size": 48,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "head_dim": 16,
+        "num_experts": EXPERTS,
+        "num_experts_per_tok": CHOSEN,
+    },
 )
 
 
@@ -47,15 +63,18 @@ def main(scratch: str) -> None:
     for plan, mesh in PLANS.items():
         train = replace(CONFIG.train, accumulation=2 if "micro-batches" in plan else 1)
         step = MeshStep(
-            config=replace(CONFIG, mesh=mesh, train=train),
+            config=replace(
+                CONFIG, mesh=mesh, train=train, model=MIXTURE if mesh.expert > 1 else CONFIG.model
+            ),
             rows=rows,
             topology=Topology.parse("v5e:2x4"),
             cache=LoweringCache(Path(scratch)),
         )
         module = step.program(GROUP_ROWS).lower()
         text = DeviceMesh(module.mesh).compile(module.lowered, module.placements).as_text()
+        if mesh.expert == 1:
+            sizes = [variable.shape.num_elements() for variable in step.task.weights.values()]
         report[plan] = {each.kind: dataclasses.asdict(each) for each in collectives(HloModule.parse(text))}
-    sizes = [variable.shape.num_elements() for variable in step.task.weights.values()]
     report["weights"] = 4 * sum(sizes)
     report["variables"] = len(sizes)
     print(json.dumps(report))

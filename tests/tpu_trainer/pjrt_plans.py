@@ -39,6 +39,7 @@ from tpu_trainer.devices.pjrt.lowering_cache import LoweringCache
 from tpu_trainer.devices.pjrt.mesh import DeviceMesh
 from tpu_trainer.devices.tensorflow.executor import TensorFlowExecutor
 from tpu_trainer.network import cross_entropy
+from tpu_trainer.network.division import Division
 from tpu_trainer.step.task import Task
 from tpu_trainer.tpu_check.collectives import collectives
 from tpu_trainer.tpu_check.hlo import HloModule
@@ -53,6 +54,10 @@ PLANS = {
     "keep": MeshConfig(data=8, fsdp="keep"),
     "tensor": MeshConfig(data=2, model=4),
     "tensor, fsdp": MeshConfig(data=2, model=4, fsdp=True),
+    "sequence": MeshConfig(data=2, sequence=4),
+    "sequence, tensor, fsdp": MeshConfig(data=2, sequence=2, model=2, fsdp=True),
+    "expert": MeshConfig(data=2, expert=4),
+    "expert, sequence, fsdp": MeshConfig(data=1, expert=2, sequence=2, model=2, fsdp=True),
     "own rules": MeshConfig(
         data=2,
         model=4,
@@ -122,14 +127,23 @@ CASES: dict[str, FitConfig] = {
 
 # Each plan takes ten seconds of a core: `some` of all pairs.
 TESTED = {
-    "mlm": ("zero", "keep"),
+    "mlm": ("zero", "keep", "sequence"),
     "clm": ("tensor, fsdp",),
     "bfloat16": ("own rules",),
-    "muon": ("tensor, fsdp",),
+    "muon": ("tensor, fsdp", "sequence, tensor, fsdp"),
     "adafactor": ("tensor, fsdp",),
     "lion": ("tensor, fsdp",),
-    "experts": ("tensor, fsdp",),
+    "experts": ("tensor, fsdp", "expert", "expert, sequence, fsdp"),
 }
+
+
+def plans_of(name: str, extent: str) -> dict[str, MeshConfig]:
+    """Returns the plans by which a case is trained."""
+    return {
+        plan: mesh
+        for plan, mesh in PLANS.items()
+        if plan in TESTED[name] or (extent == "all" and (mesh.expert == 1 or name == "experts"))
+    }
 
 
 def results(executor: StepExecutor, rows: RowStream, validation: Any, *, steps: int) -> dict[str, Any]:
@@ -185,33 +199,32 @@ def main(dataset: str, scratch: str, extent: str) -> None:
         rows = RowStream(data=train, batch_size=BATCH, seed=3, window_shards=2)
         validation = EvaluationRows(split, batch_size=BATCH, vocabulary=vocabulary).batches()
 
-        def task(shards: int, columns: int, config: FitConfig = config) -> Task:
+        def task(division: Division, config: FitConfig = config) -> Task:
             return build_task(
                 config,
                 vocabulary=vocabulary,
                 max_length=train.max_length,
-                target=Target(shards=shards, column_groups=columns),
+                target=Target(division=division),
             )
 
-        reference = task(1, 1)
+        reference = task(Division())
         reference.average.start()
         trained = TensorFlowExecutor(reference, tf.distribute.get_strategy())
         expected = results(trained, rows, validation, steps=steps)
         weights = trained.evaluate(next(iter(trained.distribute(validation))))
         assert abs(weights.loss - expected["average"].loss) > 1e-4  # the average differs from the weights
         report[name] = {"first": expected["losses"][0], "final": expected["losses"][-1], "plans": {}}
-        tasks: dict[int, Task] = {}
-        for plan, mesh in PLANS.items():
-            if extent != "all" and plan not in TESTED[name]:
-                continue
-            if mesh.data not in tasks:
-                tasks[mesh.data] = task(mesh.data, mesh.model)
-                tasks[mesh.data].average.start()
+        tasks: dict[Division, Task] = {}
+        for plan, mesh in plans_of(name, extent).items():
+            division = Division(**mesh.sizes)
+            if division not in tasks:
+                tasks[division] = task(division)
+                tasks[division].average.start()
             devices = DeviceMesh(mesh)
-            executor = PjrtExecutor(tasks[mesh.data], devices, lowering=Lowering(cache, devices))
+            executor = PjrtExecutor(tasks[division], devices, lowering=Lowering(cache, devices))
             # Two chunks of the loss.
             cross_entropy.cross_entropy_sums.__kwdefaults__["max_logits"] = (
-                BATCH * MAX_LENGTH * 64 // mesh.data
+                BATCH * MAX_LENGTH * 64 // division.groups
             )
             plan_results = results(executor, rows, validation, steps=steps)
             report[name]["plans"][plan] = largest_differences(plan_results, expected) | {

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.tpu_trainer import cpu_devices
-from tests.tpu_trainer.mesh_collectives import GROUP_ROWS, HIDDEN, LAYERS, LENGTH, VOCABULARY
+from tests.tpu_trainer.mesh_collectives import CHOSEN, GROUP_ROWS, HIDDEN, LAYERS, LENGTH, VOCABULARY
 
 TABLE = 4 * VOCABULARY * HIDDEN
 # The activations of a group of devices at one place of the network.
@@ -79,3 +79,24 @@ def test_tensor_parallel_devices_sum_activations_as_in_megatron(report: dict[str
     gradients = (report["weights"] + TABLE) / 4
     assert 0.8 * activations <= bytes_of(collectives, "all-reduce") <= EXCESS * (activations + gradients)
     assert bytes_of(collectives, "all-gather") + bytes_of(collectives, "all-to-all") <= 0.2 * ACTIVATIONS
+
+
+def test_devices_that_divide_rows_gather_keys_and_values_and_sum_their_gradients(
+    report: dict[str, Any],
+) -> None:
+    collectives = report["sequence"]
+    # Keys and values of each layer, forward and in the recomputation; and the gradient of the embeddings' lookup.
+    assert bytes_of(collectives, "all-gather") <= EXCESS * (4 * LAYERS + 1) * ACTIVATIONS
+    sums = bytes_of(collectives, "all-reduce") + bytes_of(collectives, "reduce-scatter")
+    assert sums <= EXCESS * (report["weights"] + TABLE + 2 * LAYERS * ACTIVATIONS)
+    others = bytes_of(collectives, "all-to-all") + bytes_of(collectives, "collective-permute")
+    assert others <= 0.01 * ACTIVATIONS
+
+
+def test_tokens_are_sent_to_their_experts_and_back(report: dict[str, Any]) -> None:
+    collectives = report["expert"]
+    # Forward, in the recomputation and backward: to the experts and back, once for each choice. The places that are
+    # spare are a quarter, and those of a pass for queues that are longer are as many.
+    sent = 6 * LAYERS * CHOSEN * 1.25 * ACTIVATIONS
+    assert sent <= bytes_of(collectives, "all-to-all") <= EXCESS * 2.5 * sent
+    assert bytes_of(collectives, "all-gather") <= 0.1 * ACTIVATIONS

@@ -70,7 +70,7 @@ def test_a_resumed_run_and_layers_computed_again_give_the_same(
     # Not compiled: that would take most of the time and reveal nothing more.
     task = task_of(objective, model_type, vocabulary)
     shapes = VariableNames(task.state()).shapes()
-    placements = place_variables(shapes, MeshConfig(model=2), data=1)  # rules cover every variable
+    placements = place_variables(shapes, MeshConfig(data=1, model=2))  # rules cover every variable
     assert sum(any(axes) for axes in placements.values()) > len(placements) / 4
     sums, kept_gradients = task.gradients(batch, STEP)
     # A mixture's load-balancing loss is a mean over the tokens of a micro-batch.

@@ -173,8 +173,9 @@ class CompileCheckConfig(FitConfig):
     """find_batch_size tries only multiples of this; TPUs pad arrays to multiples of 8 rows."""
     find_mesh: bool = field(default=False, metadata={"argument": {"action": "store_true"}})
     """With --strategy pjrt: find the mesh of all devices that fits and has the most tokens per second by its least step
-    time, with train.batch_size rows in any number of micro-batches (docs/sharding.md). With find_batch_size, also find
-    the batch, in powers of two, with the configured number of micro-batches."""
+    time, with train.batch_size rows in any number of micro-batches (docs/sharding.md). It keeps mesh.expert and
+    mesh.sequence. With find_batch_size, also find the batch, in powers of two, with the configured number of
+    micro-batches."""
     find_recompute: bool = field(default=False, metadata={"argument": {"action": "store_true"}})
     """find_mesh also finds which train.recompute is best."""
     compare: list[str] | None = field(

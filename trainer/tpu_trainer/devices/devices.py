@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tpu_trainer.devices.executor import StepExecutor
+from tpu_trainer.network.division import ONE_DEVICE, Division
 from tpu_trainer.network.initial_values import InitialValues
 from tpu_trainer.network.kernel_check import Function
 from tpu_trainer.runs.checkpoint import State
@@ -25,10 +26,8 @@ class Target:
     """Whether JAX's splash attention computes what that kernel cannot."""
     cudnn: bool = False
     """Whether cuDNN's kernel computes attention."""
-    shards: int = 1
-    """Groups of devices that divide a batch in one program."""
-    column_groups: int = 1
-    """Devices that divide attention heads and matrices in one program."""
+    division: Division = ONE_DEVICE
+    """How devices divide one program."""
     compile_gradients: bool = False
     """Whether only the gradients are compiled with XLA: several devices of TensorFlow sum them between programs."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tpu_trainer.network.dropout import DropoutKey, drop
@@ -22,10 +23,12 @@ class Visibility(NamedTuple):
     """Only those less than this many positions away; None: all."""
     segments: tf.Tensor | None = None
     """int32[B, L]: only those of its own segment; None: all. Padding is a segment of its own."""
+    order: np.ndarray | None = None
+    """int32[L]: the place of each column in its row; None: columns are in order."""
 
     def mask(self, length: int) -> tf.Tensor | None:
         """Returns bool[B or 1, 1, 1, L, L]; None if each query sees all keys."""
-        place = tf.range(length)
+        place = tf.range(length) if self.order is None else tf.constant(self.order)
         distance = place[:, None] - place[None, :]
         masks = []
         if self.causal:

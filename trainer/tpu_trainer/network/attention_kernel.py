@@ -25,6 +25,7 @@ import tensorflow as tf
 from tpu_trainer.config import Precision
 from tpu_trainer.network.architecture import Architecture
 from tpu_trainer.network.attention import ProbabilitiesDropout
+from tpu_trainer.network.division import ONE_DEVICE, Division
 from tpu_trainer.network.dropout import line_seeds, scale, threshold
 
 HEAD_SIZE = 64
@@ -67,15 +68,19 @@ def kernel_dtype(precision: Precision, tpu: str) -> tf.DType:
     return tf.bfloat16 if precision == "mixed_bfloat16" and tpu not in ("v2", "v3") else tf.float32
 
 
-def unsupported_reason(architecture: Architecture, *, length: int, devices: int = 1) -> str | None:
+def unsupported_reason(
+    architecture: Architecture, *, length: int, division: Division = ONE_DEVICE
+) -> str | None:
     """Returns why there is no kernel for the attention of a network; None if there is one.
 
     Args:
         architecture: The network's.
         length: Tokens in a row.
-        devices: Devices that divide the heads.
+        division: How devices divide the attention.
     """
-    attention = architecture.attention
+    attention, devices = architecture.attention, division.model
+    if division.sequence > 1:
+        return "--mesh.sequence divides rows, but the kernel needs whole ones"
     if attention.head_size != HEAD_SIZE:
         return f"the model's heads have {attention.head_size} dimensions, but the kernel's {HEAD_SIZE}"
     if attention.key_heads != attention.heads:

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tpu_trainer.network.architecture import Architecture
 from tpu_trainer.network.attention import Visibility
+from tpu_trainer.network.division import ONE_DEVICE, Division
 from tpu_trainer.network.stack import Kept
 
 _MAX_HEAD_SIZE = 256
@@ -46,15 +47,19 @@ class Mask(NamedTuple):
     """bfloat16[B or 1, 1, L, L], added to the scores; None: nothing is."""
 
 
-def unsupported_reason(architecture: Architecture, *, dtype: tf.DType, devices: int = 1) -> str | None:
+def unsupported_reason(
+    architecture: Architecture, *, dtype: tf.DType, division: Division = ONE_DEVICE
+) -> str | None:
     """Returns why cuDNN cannot compute the attention of a network; None if it can.
 
     Args:
         architecture: The network's.
         dtype: Of activations.
-        devices: Devices that divide the heads.
+        division: How devices divide the attention.
     """
-    attention = architecture.attention
+    attention, devices = architecture.attention, division.model
+    if division.sequence > 1:
+        return "--mesh.sequence divides rows, but cuDNN's kernel needs whole ones"
     if dtype != tf.bfloat16:
         return "cuDNN's kernel computes in bfloat16, but --train.precision is float32"
     if attention.head_size > _MAX_HEAD_SIZE or attention.head_size % _HEAD_SIZE_STEP:

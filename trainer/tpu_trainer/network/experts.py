@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tpu_trainer.config.mesh import MODEL
 from tpu_trainer.network.architecture import Mlp
+from tpu_trainer.network.division import ONE_DEVICE, Division
 from tpu_trainer.network.norms import activate
 from tpu_trainer.network.stack import Kept
 
@@ -60,7 +62,7 @@ def mixture(
     weights: Mapping[str, tf.Tensor],
     *,
     kept: Kept,
-    groups: int = 1,
+    division: Division = ONE_DEVICE,
     real: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the experts' output, [B, L, H], and what `balance_loss` needs, float32[2, E].
@@ -70,11 +72,11 @@ def mixture(
         shape: The experts'.
         weights: mlp.router.weight, float32[E, H], and those of the MLP with a first axis of E experts.
         kept: Keeps the choices and the results of the first matrices.
-        groups: Groups of rows that share no places: one for each group of devices that divide the rows.
+        division: How devices divide the tokens, whose groups share no places, and the experts.
         real: bool[B, L], which tokens are no padding; None: all.
     """
     rows, length, width = x.shape
-    tokens = tf.reshape(x, [groups, rows * length // groups, width])
+    tokens = division.by_group(x)
     logits = tf.einsum("gth,eh->gte", tf.cast(tokens, tf.float32), weights["mlp.router.weight"])
     probabilities = tf.nn.softmax(logits)
     _, chosen = tf.math.top_k(tf.stop_gradient(probabilities), shape.chosen_experts)
@@ -84,14 +86,14 @@ def mixture(
     shares = tf.reduce_sum(tf.where(is_chosen, probabilities[:, :, None], 0.0), axis=-1)
     if shape.normalize_choice:
         shares /= tf.reduce_sum(shares, axis=-1, keepdims=True)
-    results = _compute(tokens, _queues(chosen, is_chosen), shape, weights, kept)
+    results = _compute(tokens, _queues(chosen, is_chosen), shape, weights, kept, division)
     results = tf.reshape(results, [*chosen.shape, width])
     output = tf.reduce_sum(results * tf.cast(shares, x.dtype)[..., None], axis=2)
     counted = tf.ones([rows, length]) if real is None else tf.cast(real, tf.float32)
-    counted = tf.reshape(counted, [*tokens.shape[:2], 1]) / tf.reduce_sum(counted)
+    counted = division.by_group(counted)[..., None] / tf.reduce_sum(counted)
     loads = tf.reduce_sum(tf.where(is_chosen, counted[..., None], 0.0), axis=[0, 1, 2])
     means = tf.reduce_sum(probabilities * counted, axis=[0, 1])
-    return tf.reshape(output, x.shape), tf.stack([loads, means])
+    return division.by_row(output, length), tf.stack([loads, means])
 
 
 def balance_loss(layer_means: tf.Tensor) -> tf.Tensor:
@@ -123,28 +125,40 @@ def _queues(chosen: tf.Tensor, is_chosen: tf.Tensor) -> _Queues:
 
 
 def _compute(
-    tokens: tf.Tensor, queues: _Queues, shape: Mlp, weights: Mapping[str, tf.Tensor], kept: Kept
+    tokens: tf.Tensor,
+    queues: _Queues,
+    shape: Mlp,
+    weights: Mapping[str, tf.Tensor],
+    kept: Kept,
+    division: Division,
 ) -> tf.Tensor:
     """Returns the results of all choices, [G, A, H], for `tokens`, [G, T, H]."""
     names = [f"mlp.{name}.weight" for name in (("gate", "up", "down") if shape.gated else ("up", "down"))]
-    matrices = [weights[name] for name in names]
+    matrices = [tf.cast(weights[name], tokens.dtype) for name in names]
 
     def run(
         first: tf.Tensor | int, tokens: tf.Tensor, matrices: Sequence[tf.Tensor], kept: Callable[..., Any]
     ) -> tf.Tensor:
         route = _route(queues, first)
         groups, _, width = tokens.shape
-        places = tf.reshape(_dispatch(tokens, route, queues.chosen), [groups, -1, queues.capacity, width])
-        *gates, up, down = (tf.cast(matrix, tokens.dtype) for matrix in matrices)
-        between = kept("up", tf.einsum("gech,eih->geci", places, up))
-        if gates:
-            gate = kept("gate", tf.einsum("gech,eih->geci", places, gates[0]))
-            between = activate(gate, shape.activation) * between
-        else:
-            between = activate(between, shape.activation)
-        results = tf.einsum("geci,ehi->gech", between, down)
-        return _collect(tf.reshape(results, [groups, -1, width]), route)
 
+        def between(name: str, places: tf.Tensor, matrix: tf.Tensor) -> tf.Tensor:
+            return kept(name, division.by_expert(tf.einsum("gech,eih->geci", places, matrix), (MODEL,)))
+
+        places = division.by_device(_dispatch(tokens, route, queues.chosen))
+        places = tf.reshape(places, [groups, -1, queues.capacity, width])
+        places = division.by_expert(places)
+        *gates, up, down = matrices
+        inner = between("up", places, up)
+        if gates:
+            inner = activate(between("gate", places, gates[0]), shape.activation) * inner
+        else:
+            inner = activate(inner, shape.activation)
+        results = division.by_expert(tf.einsum("geci,ehi->gech", inner, down))
+        results = division.by_device(tf.reshape(results, [groups, -1, width]))
+        return division.by_device(_collect(results, route))
+
+    tokens = division.by_device(tokens)
     results = run(0, tokens, matrices, kept)
     if queues.capacity == tokens.shape[1]:
         return results  # no queue can be longer

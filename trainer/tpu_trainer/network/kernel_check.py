@@ -9,8 +9,9 @@ import tensorflow as tf
 
 from tpu_trainer.network.architecture import Architecture
 from tpu_trainer.network.attention import ProbabilitiesDropout, Visibility, attend
-from tpu_trainer.network.attention_kernel import attend_in_kernel
+from tpu_trainer.network.attention_kernel import LANES, attend_in_kernel
 from tpu_trainer.network.cudnn_attention import attend_in_cudnn, masks
+from tpu_trainer.network.division import ONE_DEVICE, Division
 from tpu_trainer.network.dropout import DropoutKey
 from tpu_trainer.network.kernels import Kernel
 from tpu_trainer.network.splash_attention import attend_in_splash
@@ -43,8 +44,7 @@ def check_attention_kernel(
     kernel: Kernel,
     dtype: tf.DType,
     length: int,
-    groups: int = 1,
-    column_groups: int = 1,
+    division: Division = ONE_DEVICE,
 ) -> float:
     """Compares the kernel with plain attention, forward and backward, on random rows with padding and documents.
 
@@ -54,8 +54,7 @@ def check_attention_kernel(
         kernel: The kernel.
         dtype: Of activations.
         length: Tokens in a row.
-        groups: Groups of devices that divide the rows.
-        column_groups: Devices of a group, which divide the heads.
+        division: How devices divide the attention.
 
     Returns:
         The largest relative difference of the output and the three gradients: the root mean square of the difference
@@ -65,7 +64,7 @@ def check_attention_kernel(
         UsageError: If a difference is too large, or the device rejects the kernel.
     """
     if kernel.name != "mosaic":
-        length = min(length, _MAX_LENGTH)
+        length = min(length, max(_MAX_LENGTH, LANES * division.chunks(architecture)))
     differences = []
     for number in range(len(architecture.windows)):
         attentions = _Attentions(
@@ -73,8 +72,8 @@ def check_attention_kernel(
             number=number,
             kernel=kernel,
             dtype=dtype,
-            groups=groups,
-            column_groups=column_groups,
+            division=division,
+            order=division.order(architecture, length),
         )
         try:
             measured = list(map(float, run(attentions.differences, _device_arrays(architecture, length))))
@@ -127,30 +126,30 @@ class _Attentions:
         number: int,
         kernel: Kernel,
         dtype: tf.DType,
-        groups: int,
-        column_groups: int,
+        division: Division,
+        order: np.ndarray | None,
     ) -> None:
         """
         Args:
             number: Of the window.
+            order: Of the columns; see Division.order.
         """
         self._architecture = architecture
         self._number = number
         self._kernel_type = kernel
         self._dtype = dtype
-        self._groups = groups
-        self._column_groups = column_groups
+        self._division = division
+        self._order = order
 
     def differences(self, arrays: dict[str, tf.Tensor]) -> list[tf.Tensor]:
         """Returns the relative differences of the output and the three gradients, float32 scalars."""
+        groups = self._division.row_groups
         *inputs, d_output = (
-            tf.cast(tf.tile(arrays[name], [self._groups, 1, self._column_groups, 1]), self._dtype)
+            tf.cast(tf.tile(arrays[name], [groups, 1, self._division.model, 1]), self._dtype)
             for name in _ARRAYS
         )
-        segments = tf.tile(arrays["segments"], [self._groups, 1])
-        key = DropoutKey(
-            (tf.constant(1, tf.uint32), tf.constant(2, tf.uint32)), tf.range(_ROWS * self._groups)
-        )
+        segments = tf.tile(arrays["segments"], [groups, 1])
+        key = DropoutKey((tf.constant(1, tf.uint32), tf.constant(2, tf.uint32)), tf.range(_ROWS * groups))
         rate = _DROPOUT if self._kernel_type.name == "mosaic" else 0.0
         dropout = ProbabilitiesDropout(rate, key, 0)
         results = []
@@ -175,7 +174,9 @@ class _Attentions:
         architecture = self._architecture
         return attend(
             *inputs,
-            visibility=Visibility(architecture.causal, architecture.windows[self._number], segments),
+            visibility=Visibility(
+                architecture.causal, architecture.windows[self._number], segments, self._order
+            ),
             scale=self._scale,
             soft_cap=architecture.attention.soft_cap,
             kept=Kept(()),
@@ -203,8 +204,11 @@ class _Attentions:
                 scale=self._scale,
                 kept=Kept(()),
             )
+        query, key, value = inputs
         return attend_in_splash(
-            *inputs,
+            query,
+            self._division.whole_rows(key),
+            self._division.whole_rows(value),
             causal=architecture.causal,
             windows=architecture.windows[self._number : self._number + 1],
             number=0,
@@ -212,4 +216,6 @@ class _Attentions:
             soft_cap=architecture.attention.soft_cap,
             segments=segments,
             kept=Kept(()),
+            division=self._division,
+            order=self._order,
         )

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tpu_trainer.network.architecture import Architecture
 from tpu_trainer.network.attention import ProbabilitiesDropout, Visibility, attend
 from tpu_trainer.network.attention_kernel import attend_in_kernel
 from tpu_trainer.network.cudnn_attention import Mask, attend_in_cudnn
+from tpu_trainer.network.division import ONE_DEVICE, Division
 from tpu_trainer.network.dropout import DropoutKey, drop
 from tpu_trainer.network.kernels import Kernel
 from tpu_trainer.network.mlp import mlp
@@ -23,13 +25,17 @@ from tpu_trainer.network.stack import Kept
 
 Weights = Mapping[str, tf.Tensor]
 
+# The norms of the hidden states, whose statistics are kept: small, and each costs a pass over these.
+_NORMS = ("attention_norm", "attention_norm_after", "mlp_norm", "mlp_norm_after")
+_KEPT = frozenset(
+    ("query", "key", "value", "statistics", "context", "attention", "experts", "gate", "up", "mlp",
+     *(f"{norm}.{statistic}" for norm in _NORMS for statistic in ("mean", "variance")))
+)  # fmt: skip
 RECOMPUTED: dict[str, frozenset[str]] = {
-    "nothing": frozenset(("query", "key", "value", "scores", "probabilities", "statistics", "context", "attention",
-                          "experts", "gate", "up", "mlp")),
-    "attention": frozenset(("query", "key", "value", "statistics", "context", "attention", "experts", "gate", "up",
-                            "mlp")),
+    "nothing": _KEPT | {"scores", "probabilities"},
+    "attention": _KEPT,
     "all": frozenset(),
-}  # fmt: skip
+}
 """What the backward pass recomputes → the values that are kept for it. Besides these, it recomputes norms,
 activations, rotations and dropout, which cost little."""
 # Numbers of the places with dropout in a layer.
@@ -48,6 +54,8 @@ class Shared(NamedTuple):
     dropout: DropoutKey | None
     masks: tuple[Mask, ...] = ()
     """What cuDNN's kernel masks, for each window of the layers."""
+    order: np.ndarray | None = None
+    """See Visibility."""
 
 
 def layer_scalars(architecture: Architecture) -> dict[str, tf.Tensor]:
@@ -78,7 +86,7 @@ class Layer:
     shared: Shared
     kernel: Kernel | None = None
     """See transformer.Computation."""
-    groups: int = 1
+    division: Division = ONE_DEVICE
     """See transformer.Computation."""
 
     def __call__(
@@ -91,12 +99,12 @@ class Layer:
         rates, dropout = architecture.dropout, self.shared.dropout
 
         def normed(x: tf.Tensor, name: str) -> tf.Tensor:
-            return normalize(x, architecture.norm, weights, name)
+            return normalize(x, architecture.norm, weights, name, kept)
 
         def place(number: int) -> tf.Tensor:
             return 1 + scalars["number"] * _PLACES + number
 
-        inputs = self._attention_input(hidden, weights, scalars) if before else hidden
+        inputs = self._attention_input(hidden, weights, scalars, kept) if before else hidden
         output = self._attention(inputs, weights, scalars, kept)
         if after:
             output = normed(kept("attention", output), "attention_norm_after")
@@ -114,7 +122,7 @@ class Layer:
             weights,
             kept=kept,
             inner=lambda x: drop(x, rates.inner, dropout, place(_INNER)),
-            groups=self.groups,
+            division=self.division,
             real=None if self.shared.segments is None else self.shared.segments >= 0,
         )
         if after:
@@ -127,8 +135,10 @@ class Layer:
             hidden = normed(kept("mlp", hidden), "mlp_norm_after")
         return hidden, loss
 
-    def _attention_input(self, hidden: tf.Tensor, weights: Weights, scalars: Weights) -> tf.Tensor:
-        normed = normalize(hidden, self.architecture.norm, weights, "attention_norm")
+    def _attention_input(
+        self, hidden: tf.Tensor, weights: Weights, scalars: Weights, kept: Kept
+    ) -> tf.Tensor:
+        normed = normalize(hidden, self.architecture.norm, weights, "attention_norm", kept)
         if "norm_attention" not in scalars:
             return normed
         return tf.where(scalars["norm_attention"], normed, hidden)
@@ -137,7 +147,8 @@ class Layer:
         attention = self.architecture.attention
         rows, length, _ = x.shape
         query, key, value = (
-            kept(name, linear(x, weights, f"attention.{name}")) for name in ("query", "key", "value")
+            kept(name, linear(x, weights, f"attention.{name}", self.division))
+            for name in ("query", "key", "value")
         )
 
         def heads(projected: tf.Tensor, count: int, norm: str | None = None) -> tf.Tensor:
@@ -156,6 +167,8 @@ class Layer:
             1 + scalars["number"] * _PLACES + _PROBABILITIES,
         )
         value = heads(value, attention.key_heads)
+        query = self.division.by_query(query)
+        key, value = self.division.whole_rows(key), self.division.whole_rows(value)
         if self.kernel is None:
             context = self._plain(query, key, value, scalars, kept, dropout)
         elif self.kernel.name == "cudnn":
@@ -180,6 +193,8 @@ class Layer:
                 soft_cap=attention.soft_cap,
                 segments=self.shared.segments,
                 kept=kept,
+                division=self.division,
+                order=self.shared.order,
             )
         else:
             context = attend_in_kernel(
@@ -191,8 +206,9 @@ class Layer:
                 dropout=dropout,
                 dtype=self.kernel.dtype,
             )
+        context = self.division.by_query(context)
         context = tf.reshape(context, [rows, length, attention.heads * attention.head_size])
-        return linear(kept("context", context), weights, "attention.output")
+        return linear(kept("context", context), weights, "attention.output", self.division)
 
     def _rotated(self, heads: tf.Tensor, scalars: Weights) -> tf.Tensor:
         ropes = self.architecture.ropes
@@ -220,7 +236,10 @@ class Layer:
             key,
             value,
             visibility=Visibility(
-                self.architecture.causal, scalars.get("window", kinds[0].window), self.shared.segments
+                self.architecture.causal,
+                scalars.get("window", kinds[0].window),
+                self.shared.segments,
+                self.shared.order,
             ),
             scale=self._scale(scalars),
             soft_cap=attention.soft_cap,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import tensorflow as tf
 
 from tpu_trainer.network.architecture import Mlp
+from tpu_trainer.network.division import ONE_DEVICE, Division
 from tpu_trainer.network.experts import balance_loss, mixture
 from tpu_trainer.network.norms import activate
 from tpu_trainer.network.products import linear
@@ -20,7 +21,7 @@ def mlp(
     *,
     kept: Kept,
     inner: Callable[[tf.Tensor], tf.Tensor],
-    groups: int = 1,
+    division: Division = ONE_DEVICE,
     real: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the MLP's output, [B, L, H], and what its loss needs: float32 of shape `loss_shape`.
@@ -31,18 +32,18 @@ def mlp(
         weights: Those of mlp.up, mlp.down, if it is gated mlp.gate, and if there are experts mlp.router.
         kept: Keeps the results of the first matrices.
         inner: Dropout before the last matrix. Experts have none.
-        groups: See `experts.mixture`.
+        division: How devices divide the tokens, and the experts.
         real: See `experts.mixture`.
     """
     if shape.experts is not None:
-        return mixture(x, shape, weights, kept=kept, groups=groups, real=real)
-    up = kept("up", linear(x, weights, "mlp.up"))
+        return mixture(x, shape, weights, kept=kept, division=division, real=real)
+    up = kept("up", linear(x, weights, "mlp.up", division))
     if shape.gated:
-        gate = kept("gate", linear(x, weights, "mlp.gate"))
+        gate = kept("gate", linear(x, weights, "mlp.gate", division))
         between = activate(gate, shape.activation) * up
     else:
         between = activate(up, shape.activation)
-    return linear(inner(between), weights, "mlp.down"), tf.zeros([])
+    return linear(inner(between), weights, "mlp.down", division), tf.zeros([])
 
 
 def loss_shape(shape: Mlp) -> tuple[int, ...]:

@@ -27,7 +27,6 @@ class LanguageModel:
         vocabulary: Vocabulary,
         objective: ObjectiveName = "mlm",
         computation: Computation | None = None,
-        shards: int = 1,
         z_loss: float = 0.0,
     ) -> None:
         """
@@ -36,14 +35,12 @@ class LanguageModel:
             vocabulary: The tokenizer's vocabulary.
             objective: The network's objective.
             computation: How to compute it; None: in float32.
-            shards: Groups of devices that divide the rows in one program.
             z_loss: The factor of the z-loss in the gradient; see `cross_entropy_sums`.
         """
         self.network = network
         self.vocabulary = vocabulary
         self.objective = objective
         self.computation = computation or Computation()
-        self._shards = shards
         self._z_loss = z_loss
 
     def loss_sums(
@@ -66,17 +63,23 @@ class LanguageModel:
             positions: int32[B, T], positions of the targets; None: all, T = L.
             training: Whether gradients follow.
         """
-        values = self._values()
+        values, division = self._values(), self.computation.division
+        if positions is not None:
+            unused = [[0, 0], [0, -targets.shape[1] % division.sequence]]
+            positions, targets, weights = (tf.pad(x, unused) for x in (positions, targets, weights))
+        elif (order := division.order(self.network.architecture, targets.shape[1])) is not None:
+            inputs = inputs.ordered(order)
+            targets, weights = (tf.gather(x, order, axis=1) for x in (targets, weights))
         hidden, layers_loss = self._hidden(values, inputs, positions, training=training)
         loss, correct = cross_entropy_sums(
-            hidden=tf.reshape(hidden, [-1, hidden.shape[-1]]),
+            hidden=tf.reshape(division.by_group(hidden), [-1, hidden.shape[-1]]),
             output=self._output(values),
-            targets=tf.reshape(targets, [-1]),
-            weights=tf.reshape(weights, [-1]),
+            targets=tf.reshape(division.by_group(targets), [-1]),
+            weights=tf.reshape(division.by_group(weights), [-1]),
             size=self.vocabulary.size,
             training=training,
             z_loss=self._z_loss,
-            shards=self._shards,
+            shards=division.groups,
         )
         return loss, correct, layers_loss
 
@@ -119,12 +122,13 @@ class LanguageModel:
         self, values: Mapping[str, tf.Tensor], inputs: Inputs, positions: tf.Tensor | None, *, training: bool
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the input of the output matrix at `positions`, and the layers' loss."""
+        division = self.computation.division
         hidden, loss = hidden_states(
             self.network.architecture, values, inputs, self.computation, training=training
         )
         if positions is not None:
-            hidden = tf.gather(hidden, positions, batch_dims=1)
-        return head_input(self.network.architecture, values, hidden), loss
+            hidden = division.by_token(tf.gather(hidden, positions, batch_dims=1))
+        return head_input(self.network.architecture, values, hidden, division), loss
 
     def _output(self, values: Mapping[str, tf.Tensor]) -> OutputWeights:
         architecture = self.network.architecture

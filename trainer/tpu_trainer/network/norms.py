@@ -11,21 +11,29 @@ import tensorflow as tf
 from tpu_trainer.network.architecture import Activation, Norm
 
 
-def normalize(x: tf.Tensor, norm: Norm, weights: Mapping[str, tf.Tensor], name: str) -> tf.Tensor:
+def normalize(
+    x: tf.Tensor,
+    norm: Norm,
+    weights: Mapping[str, tf.Tensor],
+    name: str,
+    kept: Callable[[str, tf.Tensor], tf.Tensor] = lambda _, value: value,
+) -> tf.Tensor:
     """Returns `x` ([..., n]) normalized over its last axis, in its dtype, computed in float32.
 
-    The gradient is computed from the input alone, so that it is all that must be kept.
+    The gradient is computed from the input and its statistics, so that they are all that must be kept.
 
     Args:
         x: float32 or bfloat16.
         norm: The kind.
         weights: Has NAME.weight and NAME.bias, float32[n], if the norm has them.
         name: NAME.
+        kept: Keeps the statistics, float32[...]: NAME.mean and NAME.variance.
     """
     wide = tf.cast(x, tf.float32)
     if norm.kind == "layer":
-        wide -= tf.reduce_mean(wide, axis=-1, keepdims=True)
-    result = wide * tf.math.rsqrt(tf.reduce_mean(tf.square(wide), axis=-1, keepdims=True) + norm.epsilon)
+        wide -= kept(f"{name}.mean", tf.reduce_mean(wide, axis=-1))[..., None]
+    variance = kept(f"{name}.variance", tf.reduce_mean(tf.square(wide), axis=-1))
+    result = wide * tf.math.rsqrt(variance + norm.epsilon)[..., None]
     if norm.weight:
         result *= weights[f"{name}.weight"] + norm.offset
     if norm.bias:

@@ -11,18 +11,21 @@ probabilities block by block.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tpu_trainer.network.architecture import Architecture
+from tpu_trainer.network.division import ONE_DEVICE, Division, in_columns, in_order
 from tpu_trainer.network.stack import Kept
 
 CALL = "tokenmill.splash_attention"
 """How the names of the calls begin; `.forward` or `.backward` follows. The operands are query [B, L, H, D], key and
 value [B, L, K, D], then for the backward pass output, statistics float32[B, H, L] and the output's gradient, and at the
-end segments, int32[B, L], if there are any."""
+end the segments of queries and of keys, int32[B, L], if there are any. Where devices divide rows, each has all keys, in
+the order of their places; the gradients of keys and values, [S, B, L, K, D], are those of each device's queries."""
 LANES = 128
 """Lanes of a TPU's vector registers: the smallest block of queries and keys."""
 _HEAD_SIZE_STEP = 64
@@ -30,13 +33,15 @@ _MAX_HEAD_SIZE = 256
 _MAX_LENGTH = 2**17
 
 
-def unsupported_reason(architecture: Architecture, *, length: int, devices: int = 1) -> str | None:
+def unsupported_reason(
+    architecture: Architecture, *, length: int, division: Division = ONE_DEVICE
+) -> str | None:
     """Returns why the kernels cannot compute the attention of a network; None if they can.
 
     Args:
         architecture: The network's.
         length: Tokens in a row.
-        devices: Devices that divide the heads.
+        division: How devices divide the attention.
     """
     attention = architecture.attention
     if attention.head_size > _MAX_HEAD_SIZE or attention.head_size % _HEAD_SIZE_STEP:
@@ -46,10 +51,11 @@ def unsupported_reason(architecture: Architecture, *, length: int, devices: int 
         )
     if architecture.dropout.probabilities > 0:
         return "the model drops probabilities out, but the kernel does not"
-    if length % LANES or length > _MAX_LENGTH:
-        return f"rows have {length} tokens, but the kernel needs a multiple of {LANES} up to {_MAX_LENGTH}"
-    if attention.key_heads % devices:
-        return f"the model has {attention.key_heads} key heads, which {devices} devices cannot divide"
+    step = LANES * division.chunks(architecture)
+    if length % step or length > _MAX_LENGTH:
+        return f"rows have {length} tokens, but the kernel needs a multiple of {step} up to {_MAX_LENGTH}"
+    if attention.key_heads % division.model:
+        return f"the model has {attention.key_heads} key heads, which {division.model} devices cannot divide"
     return None
 
 
@@ -65,13 +71,15 @@ def attend_in_splash(
     soft_cap: float | None,
     segments: tf.Tensor | None,
     kept: Kept,
+    division: Division = ONE_DEVICE,
+    order: np.ndarray | None = None,
 ) -> tf.Tensor:
     """Returns what attention.attend returns, [B, L, H, D], in the inputs' dtype. For a TPU only.
 
     Args:
         query: [B, L, H, D].
-        key: [B, L, K, D]; each key head is for H / K neighbouring query heads.
-        value: [B, L, K, D].
+        key: [B, L, K, D]; each key head is for H / K neighbouring query heads. If devices divide rows, each has all.
+        value: [B, L, K, D], like key.
         causal: Whether queries attend only to keys up to their own position.
         windows: Of all layers; see attention.Visibility.
         number: Of the layer's among them.
@@ -79,14 +87,20 @@ def attend_in_splash(
         soft_cap: See architecture.Attention.
         segments: See attention.Visibility.
         kept: Keeps the kernel's statistics. If it has these and the context, the kernel does not run again.
+        division: How devices divide the attention.
+        order: See Division.order; of queries, keys, values and segments.
     """
     context, statistics = kept.stored("context"), kept.stored("statistics")
 
-    def run(*operands: tf.Tensor) -> list[tf.Tensor]:
+    parts = 1 if order is None else 2 * division.sequence
+
+    def run(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, *others: tf.Tensor) -> list[tf.Tensor]:
+        operands = [query, in_order(key, order, parts), in_order(value, order, parts), *others]
         if segments is not None:
-            operands = (*operands, segments)
+            operands += [segments, in_order(segments, order, parts)]
+        config = {"causal": causal, "soft_cap": soft_cap, "parts": parts}
         branches = [
-            lambda window=window: _run(operands, causal=causal, window=window, soft_cap=soft_cap)
+            lambda window=window: _run(operands, config | {"window": window}, division.sequence)
             for window in windows
         ]
         return branches[0]() if len(branches) == 1 else tf.switch_case(number, branches)
@@ -101,7 +115,14 @@ def attend_in_splash(
             output, sums = tf.reshape(context, query.shape), tf.identity(statistics)
 
         def gradient(d_output: tf.Tensor, _: tf.Tensor) -> list[tf.Tensor]:
-            return run(query, key, value, output, sums, d_output)
+            d_query, *others = run(query, key, value, output, sums, d_output)
+            if division.sequence > 1:
+                # In the columns' order before their sum, of which devices then need only their own columns.
+                others = [
+                    tf.reduce_sum(in_columns(parts_of_sum, order, parts, axis=2), axis=0)
+                    for parts_of_sum in others
+                ]
+            return [d_query, *others]
 
         return (output, sums), gradient
 
@@ -110,12 +131,13 @@ def attend_in_splash(
     return output
 
 
-def _run(
-    operands: Sequence[tf.Tensor], *, causal: bool, window: int | None, soft_cap: float | None
-) -> list[tf.Tensor]:
+def _run(operands: Sequence[tf.Tensor], config: Mapping[str, Any], sequence: int) -> list[tf.Tensor]:
     """Returns output and statistics; if there are operands of the backward pass, the gradients of query, key and value.
 
-    The operands are those of `CALL`; the other arguments those of `attend_in_splash`.
+    Args:
+        operands: Those of `CALL`.
+        config: The arguments of splash_kernels.splash_function.
+        sequence: Devices that divide a row.
     """
     # There is no public API for this operation.
     from tensorflow.compiler.tf2xla.ops import gen_xla_ops
@@ -125,11 +147,12 @@ def _run(
     is_forward = len(operands) < 6
     results = [(query.dtype, query.shape), (tf.float32, [rows, heads, length])]
     if not is_forward:
-        results = [(tensor.dtype, tensor.shape) for tensor in (query, key, value)]
+        parts = [] if sequence == 1 else [sequence]
+        results = [(query.dtype, query.shape), *((x.dtype, [*parts, *x.shape]) for x in (key, value))]
     return gen_xla_ops.xla_custom_call_v2(
         operands=operands,
         call_target_name=f"{CALL}.{'forward' if is_forward else 'backward'}",
-        backend_config=json.dumps({"causal": causal, "window": window, "soft_cap": soft_cap}),
+        backend_config=json.dumps(config),
         has_side_effect=False,
         result_dtypes=[dtype for dtype, _ in results],
         result_shapes=[shape for _, shape in results],

@@ -62,6 +62,7 @@ def run_layers(
     weights: Weights,
     scalars: Weights,
     keep: Collection[str] | None,
+    factors: Collection[str] = (),
     loss_shape: tuple[int, ...] = (),
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the hidden states after all layers, and the sum of the layers' losses.
@@ -72,9 +73,11 @@ def run_layers(
         weights: Name → the weights of all N layers, [N, …]. They get gradients.
         scalars: Name → a scalar of each layer, [N]. They get no gradients.
         keep: Names of the values to keep for the backward pass; None: there is none.
+        factors: Names of the weights that the layer gets in the dtype of `hidden`, because it only multiplies with
+            them. Until the end of the backward pass, all layers' gradients of them have this dtype, too.
         loss_shape: Shape of a layer's loss.
     """
-    loop = _Loop(layer, list(weights), scalars, keep or (), loss_shape)
+    loop = _Loop(layer, list(weights), scalars, keep or (), factors, loss_shape)
     if keep is None:
         return loop.forward(hidden, list(weights.values()))[:2]
 
@@ -103,7 +106,7 @@ def run_layers_keeping(
 
     The arguments are those of `run_layers`.
     """
-    loop = _Loop(layer, list(weights), scalars, keep, loss_shape)
+    loop = _Loop(layer, list(weights), scalars, keep, (), loss_shape)
     hidden, _, _, kept = loop.forward(hidden, list(weights.values()), keeps=True)
     return hidden, kept
 
@@ -115,13 +118,27 @@ class _Loop:
         names: list[str],
         scalars: Weights,
         keep: Collection[str],
+        factors: Collection[str],
         loss_shape: tuple[int, ...],
     ) -> None:
         self._layer = layer
         self._names = names
         self._scalars = scalars
         self._keep = keep
+        self._factors = factors
         self._loss_shape = loss_shape
+
+    def _weights(self, stacks: Sequence[tf.Tensor], number: tf.Tensor, dtype: tf.DType) -> list[tf.Tensor]:
+        """Returns a layer's weights."""
+        weights = []
+        for name, stack in zip(self._names, stacks, strict=True):
+            weight = stack[number]
+            if name in self._factors and dtype != stack.dtype:
+                # Without the 0, which the compiler does not recognize, it would convert all layers' weights before the
+                # loop, and keep them until the end of the backward pass.
+                weight = tf.cast(weight + tf.cast(tf.minimum(number, 0), stack.dtype), dtype)
+            weights.append(weight)
+        return weights
 
     def _call(
         self, hidden: tf.Tensor, stacks: Sequence[tf.Tensor], number: tf.Tensor, kept: Kept
@@ -135,7 +152,10 @@ class _Loop:
             self._call(hidden, weights, tf.constant(0), kept)
             return kept.values
 
-        specs = [tf.TensorSpec(stack.shape[1:], stack.dtype) for stack in stacks]
+        specs = [
+            tf.TensorSpec(stack.shape[1:], hidden.dtype if name in self._factors else stack.dtype)
+            for name, stack in zip(self._names, stacks, strict=True)
+        ]
         function = tf.function(values, autograph=False)
         return function.get_concrete_function(
             tf.TensorSpec(hidden.shape, hidden.dtype), *specs
@@ -152,7 +172,7 @@ class _Loop:
 
         def step(number: tf.Tensor, hidden: tf.Tensor, loss: tf.Tensor, inputs: Any, arrays: Any) -> Any:
             kept = Kept(self._keep)
-            result, layer_loss = self._call(hidden, [stack[number] for stack in stacks], number, kept)
+            result, layer_loss = self._call(hidden, self._weights(stacks, number, hidden.dtype), number, kept)
             if keeps:
                 inputs = inputs.write(number, hidden)
                 arrays = [
@@ -187,13 +207,19 @@ class _Loop:
     ) -> list[tf.Tensor]:
         """Returns the gradients of the first layer's input and of the stacked weights."""
         count = stacks[0].shape[0]
-        gradients = [_array(tf.TensorSpec(stack.shape[1:], stack.dtype), count) for stack in stacks]
+        gradients = [
+            _array(
+                tf.TensorSpec(stack.shape[1:], d_hidden.dtype if name in self._factors else stack.dtype),
+                count,
+            )
+            for name, stack in zip(self._names, stacks, strict=True)
+        ]
 
         # Both loops count up from 0, which XLA and compile-check recognize.
         def step(done: tf.Tensor, d_hidden: tf.Tensor, gradients: Any) -> Any:
             number = count - 1 - done
             values = Kept(self._keep, {name: value[number] for name, value in kept.items()})
-            hidden, weights = inputs[number], [stack[number] for stack in stacks]
+            hidden, weights = inputs[number], self._weights(stacks, number, d_hidden.dtype)
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch([hidden, *weights])
                 results = self._call(hidden, weights, number, values)
@@ -215,7 +241,10 @@ class _Loop:
             maximum_iterations=count,
             parallel_iterations=1,
         )
-        return [d_hidden, *(array.stack() for array in gradients)]
+        return [
+            d_hidden,
+            *(tf.cast(array.stack(), stack.dtype) for array, stack in zip(gradients, stacks, strict=True)),
+        ]
 
 
 def _array(element: Any, count: int) -> tf.TensorArray:

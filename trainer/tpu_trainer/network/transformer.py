@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tpu_trainer.config import Recompute
 from tpu_trainer.network.architecture import Architecture
 from tpu_trainer.network.cudnn_attention import Mask, masks
+from tpu_trainer.network.division import ONE_DEVICE, Division
 from tpu_trainer.network.dropout import DropoutKey, drop
 from tpu_trainer.network.kernels import Kernel
 from tpu_trainer.network.layer import RECOMPUTED, Layer, Shared, layer_scalars
@@ -37,6 +39,16 @@ class Inputs(NamedTuple):
     """int32[B, L], the number of each token's document, not negative; None: the row is one document."""
     dropout: DropoutKey | None = None
     """None: no dropout."""
+    order: np.ndarray | None = None
+    """int32[L], the place of each column in its row; None: columns are in order."""
+
+    def ordered(self, order: np.ndarray) -> Inputs:
+        """Returns the rows with their columns in this order."""
+        length = self.input_ids.shape[1]
+        positions = tf.range(length, dtype=tf.int32)[None] if self.position_ids is None else self.position_ids
+        columns = [self.input_ids, self.attention_mask, positions, self.segment_ids]
+        ordered = [None if values is None else tf.gather(values, order, axis=1) for values in columns]
+        return Inputs(*ordered, dropout=self.dropout, order=order)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +61,10 @@ class Computation:
     """What the backward pass recomputes; see layer.RECOMPUTED."""
     kernel: Kernel | None = None
     """Computes attention in training; None: plain operations do."""
-    groups: int = 1
-    """Groups of rows whose tokens share experts' places: as many as groups of devices divide the rows in a program."""
+    narrow_in_loop: bool = True
+    """Whether each layer converts its own weights to `dtype`; otherwise, the compiler converts those of all before."""
+    division: Division = ONE_DEVICE
+    """How devices divide the program."""
 
 
 def hidden_states(
@@ -68,7 +82,8 @@ def hidden_states(
     positions = inputs.position_ids
     if positions is None:
         positions = tf.range(inputs.input_ids.shape[1], dtype=tf.int32)[None]
-    hidden = embed(architecture, weights, inputs, positions, computation.dtype)
+    division = computation.division
+    hidden = division.by_token(embed(architecture, weights, inputs, positions, computation.dtype, division))
     cosines, sines = rotations(architecture, positions)
     kernel = computation.kernel if training else None
     kernel_masks: tuple[Mask, ...] = ()
@@ -78,16 +93,18 @@ def hidden_states(
         kernel_masks = masks(architecture, segments=segments, length=inputs.input_ids.shape[1])
     layer = Layer(
         architecture,
-        Shared(cosines, sines, _segments(inputs), inputs.dropout, kernel_masks),
+        Shared(cosines, sines, _segments(inputs), inputs.dropout, kernel_masks, inputs.order),
         kernel,
-        computation.groups,
+        division,
     )
+    layers = stacks(weights)
     hidden, sums = run_layers(
         layer,
         hidden,
-        weights=stacks(weights),
+        weights=layers,
         scalars=layer_scalars(architecture),
         keep=RECOMPUTED[computation.recompute] if training else None,
+        factors=_factors(layers) if training and computation.narrow_in_loop else (),
         loss_shape=loss_shape(architecture.mlp),
     )
     if architecture.final_norm:
@@ -98,6 +115,14 @@ def hidden_states(
 def stacks(weights: Weights) -> dict[str, tf.Tensor]:
     """Returns the layers' weights by their names within a layer."""
     return {name.removeprefix(STACKED): value for name, value in weights.items() if name.startswith(STACKED)}
+
+
+def _factors(layers: Weights) -> set[str]:
+    """Returns the names of the matrices of which a layer uses nothing but products in the dtype of hidden states.
+
+    Experts choose in float32, and sum the gradients of several passes.
+    """
+    return {name for name, stack in layers.items() if len(stack.shape) == 3 and name != "mlp.router.weight"}
 
 
 def rotations(
@@ -114,7 +139,12 @@ def rotations(
 
 
 def embed(
-    architecture: Architecture, weights: Weights, inputs: Inputs, positions: tf.Tensor, dtype: tf.DType
+    architecture: Architecture,
+    weights: Weights,
+    inputs: Inputs,
+    positions: tf.Tensor,
+    dtype: tf.DType,
+    division: Division = ONE_DEVICE,
 ) -> tf.Tensor:
     """Returns the first layer's input, [B, L, H].
 
@@ -124,12 +154,13 @@ def embed(
         inputs: The rows.
         positions: int32[B or 1, L], from 0.
         dtype: Of the result.
+        division: How devices divide the program.
     """
     hidden = tf.gather(weights["embeddings.tokens.weight"], inputs.input_ids) * architecture.embedding_scale
     narrow = architecture.embedding_width is not None
     # ELECTRA's positions are as wide as its embeddings, OPT's as its hidden states.
     if narrow and architecture.embedding_norm is None:
-        hidden = linear(hidden, weights, "embeddings.projection")
+        hidden = linear(hidden, weights, "embeddings.projection", division)
     if (learned := architecture.positions) is not None:
         rows = positions + learned.first
         if learned.padding is not None and inputs.attention_mask is not None:
@@ -142,15 +173,17 @@ def embed(
         hidden = normalize(hidden, norm, weights, "embeddings.norm")
     hidden = drop(hidden, architecture.dropout.embeddings, inputs.dropout, 0)
     if narrow and architecture.embedding_norm is not None:
-        hidden = linear(hidden, weights, "embeddings.projection")
+        hidden = linear(hidden, weights, "embeddings.projection", division)
     return hidden
 
 
-def head_input(architecture: Architecture, weights: Weights, hidden: tf.Tensor) -> tf.Tensor:
+def head_input(
+    architecture: Architecture, weights: Weights, hidden: tf.Tensor, division: Division = ONE_DEVICE
+) -> tf.Tensor:
     """Returns the input of the output matrix, [B, T, head_width], for hidden states [B, T, H]."""
     head = architecture.head
     if head.transform:
-        hidden = linear(hidden, weights, "head.transform")
+        hidden = linear(hidden, weights, "head.transform", division)
     if head.activation is not None:
         hidden = activate(hidden, head.activation)
     if head.norm is not None:

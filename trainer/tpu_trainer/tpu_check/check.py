@@ -83,7 +83,7 @@ class StepCheck:
         mesh, max_length = step.mesh, self.rows.max_length
         _log.info(
             f"compile-check: {config.model.type}, {rows} rows of {max_length} tokens on each of "
-            f"{mesh.data if mesh else topology.replicas} replica(s), {topology.name}"
+            f"{mesh.row_groups if mesh else topology.replicas} replica(s), {topology.name}"
         )
         result, digest, findings = self._compile(rows)
         report = figures(

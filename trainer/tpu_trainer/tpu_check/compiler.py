@@ -80,10 +80,8 @@ class MeshModule:
     @property
     def digest(self) -> str:
         """A hash of the program and its placement."""
-        mesh = self.mesh
-        keep = mesh.fsdp == "keep"
-        program = partition(self.lowered, self.placements, data=mesh.data, model=mesh.model, keep=keep)
-        placed = json.dumps([self.placements, mesh.data, mesh.model]).encode()
+        program = partition(self.lowered, self.placements, self.mesh)
+        placed = json.dumps([self.placements, self.mesh.sizes]).encode()
         return hashlib.sha256(program.artifact + placed).hexdigest()
 
 
@@ -298,7 +296,9 @@ def mosaic_bytecode(function: Callable[..., Any], arguments: list[Any], *, versi
     from jaxlib.mlir import ir
     from jaxlib.mlir.passmanager import PassManager
 
-    lowered = jax.jit(function).trace(*arguments).lower(lowering_platforms=("tpu",))
+    # Once a process has compiled for a mesh, JAX's integers have 64 bits (devices/pjrt/mesh.py).
+    with jax.enable_x64(False):
+        lowered = jax.jit(function).trace(*arguments).lower(lowering_platforms=("tpu",))
     configs: list[str] = []
 
     def visit(operation: ir.Operation) -> ir.WalkResult:

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
-from tpu_trainer.config.mesh import MeshConfig
+from tpu_trainer.config.mesh import AXES, DATA, MODEL, MeshConfig
 from tpu_trainer.support.chips import Chip, Topology
 from tpu_trainer.tpu_check.collectives import collectives
 from tpu_trainer.tpu_check.compiler import Executable, OutOfMemory
@@ -37,10 +37,10 @@ def figures(
         model_flops: Model FLOPs of a device.
         mesh: The mesh, with the size of each axis; None: each device has a replica.
     """
-    replicas = topology.replicas if mesh is None else mesh.data
+    replicas = topology.replicas if mesh is None else mesh.row_groups
     common = {
         "topology": topology.name,
-        "mesh": None if mesh is None else {"data": mesh.data, "model": mesh.model, "fsdp": mesh.fsdp},
+        "mesh": None if mesh is None else mesh.sizes | {"fsdp": mesh.fsdp},
         "replicas": replicas,
         "replica_rows": replica_rows,
         "max_length": max_length,
@@ -191,7 +191,8 @@ def _mesh(report: dict[str, Any]) -> str:
     if mesh is None:
         return ""
     sharded = {True: ", fsdp", False: "", "zero": ", zero", "keep": ", keep"}[mesh["fsdp"]]
-    return f"data {mesh['data']} × model {mesh['model']}{sharded}"
+    sizes = [f"{axis} {mesh[axis]}" for axis in AXES if mesh[axis] > 1 or axis in (DATA, MODEL)]
+    return " × ".join(sizes) + sharded
 
 
 def _loops(report: dict[str, Any]) -> str:

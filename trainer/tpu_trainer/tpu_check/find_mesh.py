@@ -186,7 +186,9 @@ def _rank(trial: Trial) -> tuple[int, float]:
 
 
 def _facts(config: CompileCheckConfig, topology: Topology) -> ModelFacts:
-    alone = dataclasses.replace(config.mesh.without_processes(), data=1, model=1, fsdp=False)
+    alone = dataclasses.replace(
+        config.mesh.without_processes(), data=1, expert=1, sequence=1, model=1, fsdp=False
+    )
     config = dataclasses.replace(config, mesh=alone)
     check = StepCheck(config, topology=topology, cache=open_cache(config.cache))
     return ModelFacts(

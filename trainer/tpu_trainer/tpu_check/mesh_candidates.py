@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args, get_type_hints
 
 from tpu_trainer.config import CompileCheckConfig, MeshConfig, Recompute
-from tpu_trainer.config.mesh import DATA, MODEL
-from tpu_trainer.devices.pjrt.sharding import bytes_per_device, check_heads, place_variables
+from tpu_trainer.devices.pjrt.sharding import bytes_per_device, place_variables
 from tpu_trainer.network.architecture import Architecture
+from tpu_trainer.network.division import Division
 from tpu_trainer.support.chips import Topology
 from tpu_trainer.support.errors import UsageError
 
@@ -28,13 +28,33 @@ class MeshPlan:
 
     model: int
     data: int
+    expert: int = 1
+    sequence: int = 1
     fsdp: Fsdp
     recompute: Recompute
 
     def __str__(self) -> str:
+        others = {"expert": self.expert, "sequence": self.sequence}
+        sizes = (
+            {"data": self.data}
+            | {axis: size for axis, size in others.items() if size > 1}
+            | {"model": self.model}
+        )
         sharded = {True: ", fsdp", False: ""}.get(self.fsdp, f", {self.fsdp}")
         recomputed = "" if self.recompute == "nothing" else f", recompute {self.recompute}"
-        return f"data {self.data} × model {self.model}{sharded}{recomputed}"
+        return " × ".join(f"{axis} {size}" for axis, size in sizes.items()) + sharded + recomputed
+
+    @property
+    def row_groups(self) -> int:
+        """Groups of devices that divide the rows."""
+        return self.data * self.expert
+
+    @property
+    def axes(self) -> dict[str, Any]:
+        """The options of the mesh."""
+        others = {"expert": self.expert, "sequence": self.sequence}
+        used = {axis: size for axis, size in others.items() if size > 1}
+        return {"data": self.data, **used, "model": self.model, "fsdp": self.fsdp}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +72,11 @@ class Candidate:
     @property
     def batch_size(self) -> int:
         """Rows of a step."""
-        return self.plan.data * self.rows * self.accumulation
+        return self.plan.row_groups * self.rows * self.accumulation
 
     def configure(self, config: CompileCheckConfig) -> CompileCheckConfig:
         """Returns the configuration with the candidate's options."""
-        mesh = replace(config.mesh, data=self.plan.data, model=self.plan.model, fsdp=self.plan.fsdp)
+        mesh = replace(config.mesh, **self.plan.axes)
         train = replace(
             config.train,
             batch_size=self.batch_size,
@@ -70,7 +90,7 @@ class Candidate:
         """Returns the candidate's part of a configuration of `fit`."""
         plan = self.plan
         return {
-            "mesh": {"data": plan.data, "model": plan.model, "fsdp": plan.fsdp},
+            "mesh": plan.axes,
             "train": {
                 "batch_size": self.batch_size,
                 "accumulation": self.accumulation,
@@ -114,17 +134,18 @@ def plans(
 ) -> tuple[dict[MeshPlan, PlanBytes], dict[MeshPlan, str]]:
     """Returns the plans for all devices of the topology, and why others are impossible: by the rules or by memory."""
     available = topology.chip.hbm_bytes / topology.chip.devices
+    expert, sequence = config.mesh.expert, config.mesh.sequence
     policies = get_args(Recompute) if config.find_recompute else (config.train.recompute,)
     possible, refused = {}, {}
     for model in range(1, topology.replicas + 1):
-        data, remainder = divmod(topology.replicas, model)
+        data, remainder = divmod(topology.replicas, model * expert * sequence)
         if remainder:
             continue
-        for fsdp in fsdp_values() if data > 1 else (False,):
+        for fsdp in fsdp_values() if data * expert * sequence > 1 else (False,):
             mesh = replace(config.mesh.without_processes(), data=data, model=model, fsdp=fsdp)
             size = reason = None
             try:
-                check_heads(facts.architecture.attention, model)
+                Division(**mesh.sizes).check(facts.architecture, facts.max_length)
                 size = _plan_bytes(mesh, facts)
             except UsageError as error:
                 reason = str(error).removeprefix("--")
@@ -132,7 +153,9 @@ def plans(
                 if size.state > available:
                     reason = f"weights and optimizer need {(size.state - available) / 1e9:,.1f} GB too much"
             for recompute in policies:
-                plan = MeshPlan(data=data, model=model, fsdp=fsdp, recompute=recompute)
+                plan = MeshPlan(
+                    data=data, expert=expert, sequence=sequence, model=model, fsdp=fsdp, recompute=recompute
+                )
                 if reason is None:
                     possible[plan] = size
                 else:
@@ -152,7 +175,7 @@ def micro_batches(plan: MeshPlan, config: CompileCheckConfig) -> list[Candidate]
             Candidate(plan=plan, rows=1 << power, accumulation=accumulation)
             for power in range(_LARGEST_ROWS.bit_length())
         ]
-    rows, remainder = divmod(config.train.batch_size, plan.data)
+    rows, remainder = divmod(config.train.batch_size, plan.row_groups)
     if remainder:
         return []
     return [
@@ -174,10 +197,10 @@ def start(candidates: list[Candidate], config: CompileCheckConfig) -> int:
 
 
 def _plan_bytes(mesh: MeshConfig, facts: ModelFacts) -> PlanBytes:
-    sizes = {DATA: mesh.data, MODEL: mesh.model}
-    whole = place_variables(facts.shapes, replace(mesh, fsdp=False), data=mesh.data)
+    sizes = mesh.sizes
+    whole = place_variables(facts.shapes, replace(mesh, fsdp=False))
     weights = {name: placement for name, placement in whole.items() if name.startswith("network/")}
-    placements = place_variables(facts.shapes, mesh, data=mesh.data)
+    placements = place_variables(facts.shapes, mesh)
     return PlanBytes(
         state=bytes_per_device(facts.shapes, placements, sizes),
         gradient=bytes_per_device(facts.shapes, weights, sizes, _BFLOAT16),
@@ -196,9 +219,11 @@ def least_seconds(
     """
     plan, chip = candidate.plan, topology.chip
     flops = facts.row_flops * candidate.batch_size / topology.replicas
-    sent = 2 * size.gradient * (plan.data - 1) / plan.data
+    # Experts' gradients, which their own axis divides, are summed over fewer devices.
+    groups = plan.data * plan.sequence
+    sent = 2 * size.gradient * (groups - 1) / groups
     if plan.model > 1:
-        rows = candidate.batch_size / plan.data
+        rows = candidate.batch_size / (plan.row_groups * plan.sequence)
         activations = rows * facts.max_length * facts.architecture.width * facts.activation_bytes
         sums = (2 if facts.architecture.parallel else 4) * facts.architecture.layers
         sent += sums * 2 * activations * (plan.model - 1) / plan.model

@@ -7,19 +7,18 @@ from dataclasses import replace
 import tensorflow as tf
 
 from tpu_trainer.config import FitConfig
-from tpu_trainer.config.mesh import DATA, MODEL
 from tpu_trainer.devices.devices import Target
 from tpu_trainer.devices.executor import check_batch_size
 from tpu_trainer.devices.pjrt.executor import train_step
 from tpu_trainer.devices.pjrt.lowering_cache import LoweringCache
 from tpu_trainer.devices.pjrt.mesh import rows_placement
-from tpu_trainer.devices.pjrt.sharding import bytes_per_device, check_heads, place_variables
+from tpu_trainer.devices.pjrt.sharding import bytes_per_device, place_variables, whole
 from tpu_trainer.devices.pjrt.stablehlo import Program
 from tpu_trainer.devices.pjrt.variable_names import VariableNames
+from tpu_trainer.network.division import Division
 from tpu_trainer.network.initial_values import InitialValues
 from tpu_trainer.step.task import Task
 from tpu_trainer.support.chips import Topology
-from tpu_trainer.support.errors import UsageError
 from tpu_trainer.tpu_check.compiler import DoesNotCompile, MeshModule
 from tpu_trainer.tpu_check.step import Rows, Specs, row_flops
 from tpu_trainer.training.build import build_task
@@ -39,16 +38,10 @@ class MeshStep:
         Raises:
             UsageError: If the devices cannot divide the model so.
         """
-        data = config.mesh.data or max(1, topology.replicas // config.mesh.model)
-        self.mesh = replace(config.mesh.without_processes(), data=data)
+        self.mesh = config.mesh.without_processes().on(
+            topology.replicas, f"{topology.name} has {topology.replicas}"
+        )
         """The mesh, with the size of each axis."""
-        self.devices = data * self.mesh.model
-        """Number of devices in use."""
-        if self.devices > topology.replicas:
-            raise UsageError(
-                f"--mesh.data {data} times --mesh.model {self.mesh.model} are {self.devices} devices, but "
-                f"{topology.name} has {topology.replicas}; change the mesh"
-            )
         # The whole batch: the compiler estimates loops only of constant length.
         self._config = config = replace(config, train=replace(config.train, batch_ramp=0))
         self._rows = rows
@@ -60,37 +53,37 @@ class MeshStep:
             target=Target(
                 kernel_generation=topology.chip.name,
                 splash=True,
-                shards=data,
-                column_groups=self.mesh.model,
+                division=Division(**self.mesh.sizes),
             ),
             initial=InitialValues(postpone=True),
         )
         """The task. Its weights have no values."""
-        check_heads(self.task.objective.model.network.architecture.attention, self.mesh.model)
         self._names = VariableNames(self.task.state())
         shapes = self._names.shapes()
-        self._placements = place_variables(shapes, self.mesh, data=data)
-        self.state_bytes = bytes_per_device(shapes, self._placements, {DATA: data, MODEL: self.mesh.model})
+        self._placements = place_variables(shapes, self.mesh)
+        self.state_bytes = bytes_per_device(shapes, self._placements, self.mesh.sizes)
         """Bytes of weights and optimizer on a device."""
 
     def group_rows(self, batch_size: int) -> int:
         """Returns the rows of a batch for each group of devices; raises UsageError if they cannot be equal."""
         accumulation = self._config.train.accumulation
-        check_batch_size(batch_size, self.mesh.data, "train.batch_size", accumulation=accumulation)
-        return batch_size // self.mesh.data
+        groups = self.mesh.row_groups
+        check_batch_size(batch_size, groups, "train.batch_size", accumulation=accumulation)
+        return batch_size // groups
 
     def program(self, group_rows: int) -> MeshProgram:
         """Returns the step with `group_rows` rows for each group of devices that divides the rows."""
-        return MeshProgram(self, self._rows.specs(group_rows * self.mesh.data))
+        return MeshProgram(self, self._rows.specs(group_rows * self.mesh.row_groups))
 
     def model_flops(self, group_rows: int) -> float:
         """Returns the model FLOPs of a step, divided by the devices."""
-        return group_rows * self.mesh.data * row_flops(self.task, self._rows.max_length) / self.devices
+        rows = group_rows * self.mesh.row_groups
+        return rows * row_flops(self.task, self._rows.max_length) / self.mesh.devices
 
     def lower(self, program: Program, specs: Specs) -> MeshModule:
         """Lowers a program of `specs`, or reads it from the cache."""
         variables = [
-            self._placements.get(self._names.name(variable), (None,) * len(variable.shape))
+            self._placements.get(self._names.name(variable), whole(len(variable.shape)))
             for variable in program.captured
         ]
         batch = [rows_placement(spec.shape.rank) for spec in specs.values()]

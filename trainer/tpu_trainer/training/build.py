@@ -47,18 +47,21 @@ def build_task(
         target: The devices; None: a single one without an attention kernel.
         token_counts: float[vocabulary.size]; determine the initial output bias. None: it is 0.
         initial: Gets the values of postponed variables.
+
+    Raises:
+        UsageError: If the devices cannot divide the model, or an attention kernel does not support it.
     """
     target = target or Target()
     initial = initial or InitialValues()
     architecture = configure(
         config.model, objective=config.objective, vocabulary=vocabulary, max_length=max_length
     ).architecture
+    target.division.check(architecture, max_length)
     model = LanguageModel(
         network=Network(architecture, seed=config.seed, initial=initial),
         vocabulary=vocabulary,
         objective=config.objective,
         computation=_computation(config, architecture, max_length, target),
-        shards=target.shards,
         z_loss=config.train.z_loss,
     )
     if token_counts is not None:
@@ -98,20 +101,22 @@ def _computation(
     computation = Computation(
         dtype=tf.bfloat16 if config.train.precision == "mixed_bfloat16" else tf.float32,
         recompute=config.train.recompute,
-        groups=target.shards,
+        # What a mesh gathers before the loop, it gathers in this dtype.
+        narrow_in_loop=config.mesh.fsdp != "keep",
+        division=target.division,
     )
     if not config.train.attention_kernel:
         return computation
-    divided = target.column_groups
+    division = target.division
     name: KernelName = "mosaic"
     if target.cudnn:
         name = "cudnn"
-        reason = cudnn_attention.unsupported_reason(architecture, dtype=computation.dtype, devices=divided)
+        reason = cudnn_attention.unsupported_reason(architecture, dtype=computation.dtype, division=division)
     else:
-        reason = attention_kernel.unsupported_reason(architecture, length=max_length, devices=divided)
+        reason = attention_kernel.unsupported_reason(architecture, length=max_length, division=division)
         if reason is not None and target.splash:
             name = "splash"
-            reason = splash_attention.unsupported_reason(architecture, length=max_length, devices=divided)
+            reason = splash_attention.unsupported_reason(architecture, length=max_length, division=division)
     if reason is not None:
         raise UsageError(f"--train.attention_kernel: {reason}; use --train.recompute attention instead")
     if name != "mosaic":

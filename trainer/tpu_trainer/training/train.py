@@ -203,8 +203,7 @@ def _check_kernel(model: LanguageModel, devices: Devices, *, max_length: int) ->
         kernel=computation.kernel,
         dtype=computation.dtype,
         length=max_length,
-        groups=target.shards,
-        column_groups=target.column_groups,
+        division=target.division,
     )
     _log.info(f"fit: the attention kernel matches plain attention on this device, to {difference:.2%}")
 

@@ -7,11 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from tpu_trainer.config import DataConfig, FitConfig, TrainConfig
+from tpu_trainer.config import DataConfig, FitConfig, MeshConfig, TrainConfig
 from tpu_trainer.devices.devices import Target
 from tpu_trainer.devices.pjrt import devices
 from tpu_trainer.devices.pjrt.devices import PjrtDevices
 from tpu_trainer.devices.pjrt.peers import Peers
+from tpu_trainer.network.division import Division
 from tpu_trainer.support.errors import UsageError
 
 Opener = Callable[..., PjrtDevices]
@@ -20,7 +21,8 @@ Opener = Callable[..., PjrtDevices]
 @pytest.fixture
 def open_devices(monkeypatch: pytest.MonkeyPatch) -> Opener:
     def open_devices(platform: str, kind: str, *, kernel: bool = False) -> PjrtDevices:
-        mesh = SimpleNamespace(platform=platform, kind=kind, data=2, model=4, devices=8)
+        config = MeshConfig(data=2, model=4)
+        mesh = SimpleNamespace(platform=platform, kind=kind, config=config, devices=8)
         monkeypatch.setattr(devices, "DeviceMesh", lambda config: mesh)
         train = TrainConfig(attention_kernel=kernel)
         return PjrtDevices(FitConfig(output_dir="", data=DataConfig(train=""), train=train), Peers())
@@ -34,12 +36,12 @@ def open_devices(monkeypatch: pytest.MonkeyPatch) -> Opener:
 def test_a_mesh_of_tpus_has_the_kernel_of_its_generation(
     open_devices: Opener, kind: str, generation: str
 ) -> None:
-    target = Target(kernel_generation=generation, splash=True, shards=2, column_groups=4)
+    target = Target(kernel_generation=generation, splash=True, division=Division(data=2, model=4))
     assert open_devices("tpu", kind, kernel=True).target == target
 
 
 def test_other_devices_have_no_kernel_and_unknown_tpus_are_refused(open_devices: Opener) -> None:
-    no_kernel = Target(shards=2, column_groups=4)
+    no_kernel = Target(division=Division(data=2, model=4))
     assert open_devices("tpu", "TPU v4").target == no_kernel
     assert open_devices("cpu", "cpu", kernel=True).target == no_kernel
     assert open_devices("tpu", "TPU9").target == no_kernel

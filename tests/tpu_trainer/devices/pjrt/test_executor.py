@@ -6,7 +6,6 @@ import io
 import json
 import sys
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +16,6 @@ import tensorflow as tf
 
 from tests.tpu_trainer import cpu_devices
 from tests.tpu_trainer.pjrt_plans import CASES, PLANS
-from tests.tpu_trainer.step.test_task import task_of
 from tests.tpu_trainer.step_digests import CONFIGS, step_digest
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_split
 from tpu_trainer.config import MeshConfig
@@ -75,7 +73,7 @@ def test_mixed_precision_trains_like_tensorflow_up_to_its_rounding(report: dict[
 def test_plans_with_as_many_groups_of_devices_share_a_lowered_program(report: dict[str, Any]) -> None:
     hits, misses = report["cache"]
     plans_by_case = [report[case]["plans"].keys() for case in CASES]
-    shapes_by_case = [{(PLANS[plan].data, PLANS[plan].model) for plan in plans} for plans in plans_by_case]
+    shapes_by_case = [{tuple(PLANS[plan].sizes.values()) for plan in plans} for plans in plans_by_case]
     # Optimizers of one model have the same program to evaluate.
     evaluated = {
         (str(case.model), case.train.precision, shape)
@@ -167,16 +165,3 @@ def test_without_jax_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "jax", None)
     with pytest.raises(UsageError, match=r"needs the package jax .*install tokenmill-trainer\[pjrt\]"):
         DeviceMesh(MeshConfig())
-
-
-def test_heads_that_the_model_axis_does_not_divide_are_rejected(vocabulary: Vocabulary) -> None:
-    from tpu_trainer.devices.pjrt.sharding import check_heads
-
-    attention = task_of(vocabulary).objective.model.network.architecture.attention
-    with pytest.raises(
-        UsageError,
-        match=r"--mesh.model is 4: it must divide the number of the model's attention heads, 2",
-    ):
-        check_heads(attention, 4)
-    with pytest.raises(UsageError, match=r"it must divide the number of the model's key heads, 1"):
-        check_heads(replace(attention, heads=4, key_heads=1), 4)

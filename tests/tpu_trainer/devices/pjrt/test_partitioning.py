@@ -27,22 +27,25 @@ OPTIONS = {
 }
 
 
-def fit(folder: Path, run: str, kind: str = "right", **options: str) -> subprocess.CompletedProcess[str]:
+def fit(
+    folder: Path, run: str, kind: str = "right", *, data: str = "data", **options: Any
+) -> subprocess.CompletedProcess[str]:
     """Runs divided_kernels.py on eight devices."""
     if "model.type" in options:  # the configuration of another model
         shared = {name: value for name, value in OPTIONS.items() if not name.startswith("model.")}
     else:
         shared = OPTIONS
-    arguments = fit_arguments(folder / "data", folder / run, shared | options)
+    arguments = fit_arguments(folder / data, folder / run, shared | options)
     return cpu_devices.run_module("divided_kernels", kind, *arguments, XDG_CACHE_HOME=str(folder / "cache"))
 
 
 @pytest.fixture
 def folder(tmp_path: Path, tokenizer_folder: Path) -> Path:
-    """A folder with a dataset, rows of 128 tokens."""
-    rows = np.random.default_rng(0).integers(5, 50, size=(48, 128))
-    for split in ("train", "validation"):
-        write_split(tmp_path / "data" / split, rows, tokenizer=tokenizer_folder)
+    """A folder with a dataset, rows of 128 tokens, and one of rows of 512."""
+    for name, length in (("data", 128), ("long", 512)):
+        rows = np.random.default_rng(0).integers(5, 50, size=(48, length))
+        for split in ("train", "validation"):
+            write_split(tmp_path / name / split, rows, tokenizer=tokenizer_folder)
     return tmp_path
 
 
@@ -68,10 +71,14 @@ CUDNN = {name: value for name, value in SPLASH.items() if name != "model.type"} 
 }
 
 
+# Devices divide rows, too. Each has two chunks of 128 tokens.
+SEQUENCE = SPLASH | {"mesh.sequence": 2, "data": "long"}
+
+
 @pytest.mark.parametrize(
     ("model", "kind", "tolerance"),
-    [({}, "right", 1e-5), (SPLASH, "right", 1e-5), (CUDNN, "cudnn", 2e-4)],
-    ids=["gpt2", "gemma2", "gemma3"],
+    [({}, "right", 1e-5), (SPLASH, "right", 1e-5), (SEQUENCE, "right", 1e-5), (CUDNN, "cudnn", 2e-4)],
+    ids=["gpt2", "gemma2", "sequence", "gemma3"],
 )
 def test_a_mesh_checks_its_kernels_and_trains_as_without_them(
     model: dict[str, Any], kind: str, tolerance: float, folder: Path

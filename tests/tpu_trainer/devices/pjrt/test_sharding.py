@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
 from tpu_trainer.config import MeshConfig
-from tpu_trainer.devices.pjrt.sharding import bytes_per_device, place_variables
+from tpu_trainer.config.mesh import SHARDS
+from tpu_trainer.devices.pjrt.sharding import bytes_per_device, gathered, place_variables
 from tpu_trainer.support.errors import UsageError
 
 GPT2 = {
@@ -29,8 +32,18 @@ GPT2 = {
 }
 
 
+def place(
+    shapes: Mapping[str, tuple[int, ...]], mesh: MeshConfig, *, data: int
+) -> dict[str, tuple[str | None, ...]]:
+    """Returns the placements with one name for each dimension: `data` for all axes that divide tokens."""
+    return {
+        name: tuple("data" if axes == SHARDS else "+".join(axes) or None for axes in placement)
+        for name, placement in place_variables(shapes, replace(mesh, data=data)).items()
+    }
+
+
 def place_gpt2(mesh: MeshConfig, *, data: int) -> dict[str, tuple[str | None, ...]]:
-    placement = place_variables(GPT2, mesh, data=data)
+    placement = place(GPT2, mesh, data=data)
     assert placement.keys() == GPT2.keys()
     weights = {axes for name, axes in placement.items() if name.endswith("up.weight")}
     assert len(weights) == 1 or mesh.fsdp == "zero"  # the optimizer's and the average's as the network's
@@ -60,12 +73,30 @@ def test_each_expert_is_divided_like_an_mlp() -> None:
         "network/layers.mlp.gate.weight": (2, 4, 16, 32),
         "network/layers.mlp.down.weight": (2, 4, 32, 16),
     }
-    placement = place_variables(shapes, MeshConfig(model=2, fsdp=True), data=2)
+    placement = place(shapes, MeshConfig(model=2, fsdp=True), data=2)
     assert list(placement.values()) == [
         (None, None, None),  # too small
         (None, None, "model", "data"),
         (None, None, "data", "model"),
     ]
+
+
+def test_the_expert_axis_divides_experts_and_all_axes_but_model_the_other_weights() -> None:
+    shapes = {
+        "network/layers.attention.query.weight": (2, 32, 32),
+        "network/layers.mlp.router.weight": (2, 4, 32),
+        "network/layers.mlp.gate.weight": (2, 4, 64, 32),
+        "optimizer/mean/layers.mlp.gate.weight": (2, 4, 64, 32),
+    }
+    mesh = MeshConfig(data=2, expert=2, sequence=2, model=2, fsdp=True)
+    placement = place_variables(shapes, mesh)
+    shards = ("data", "sequence", "expert")
+    experts = ((), ("expert",), ("model",), ("data", "sequence"))
+    assert list(placement.values()) == [((), ("model",), shards), ((), (), ()), experts, experts]
+    assert gathered(experts) == ((), ("expert",), ("model",), ())
+    assert bytes_per_device(shapes, placement, mesh.sizes) == 4 * (
+        2 * 32 * 32 // 16 + 2 * 4 * 32 + 2 * 8192 * 2 // 16
+    )
 
 
 def test_a_dimension_that_the_optimizer_reduced_is_not_divided() -> None:
@@ -74,7 +105,7 @@ def test_a_dimension_that_the_optimizer_reduced_is_not_divided() -> None:
         "optimizer/row_mean_square/layers.mlp.up.weight": (8, 128, 1),
         "optimizer/column_mean_square/layers.mlp.up.weight": (8, 1, 32),
     }
-    placement = place_variables(shapes, MeshConfig(model=4), data=1)
+    placement = place(shapes, MeshConfig(model=4), data=1)
     assert list(placement.values()) == [(None, "model", None), (None, "model", None), (None, None, None)]
 
 
@@ -90,7 +121,7 @@ def test_fsdp_divides_the_largest_free_dimension_and_zero_only_the_optimizer() -
     assert tensor_parallel["mlp.up.weight"] == (None, "model", "data")
     assert tensor_parallel["embeddings.tokens.weight"] == ("model", "data")
     assert tensor_parallel["embeddings.positions.weight"] == (None, "data")
-    zero = place_variables(GPT2, MeshConfig(fsdp="zero"), data=8)
+    zero = place(GPT2, MeshConfig(fsdp="zero"), data=8)
     assert [name.partition("/")[0] for name, axes in zero.items() if any(axes)] == ["optimizer", "average"]
     assert not any(map(any, place_gpt2(MeshConfig(fsdp=True), data=1).values()))
 
@@ -98,9 +129,10 @@ def test_fsdp_divides_the_largest_free_dimension_and_zero_only_the_optimizer() -
 def test_the_bytes_of_a_device_are_those_of_its_parts() -> None:
     mesh = MeshConfig(model=4, fsdp=True)
     shapes = {name: GPT2[name] for name in list(GPT2)[:3]}
-    axes = place_variables(shapes, mesh, data=2)
+    mesh = replace(mesh, data=2)
+    axes = place_variables(shapes, mesh)
     expected = 4 * (128 * 32 // 8 + 64 * 32 // 2 + 8 * 32)
-    assert bytes_per_device(shapes, axes, {"data": 2, "model": 4}) == expected
+    assert bytes_per_device(shapes, axes, mesh.sizes) == expected
 
 
 @pytest.mark.parametrize(
@@ -119,12 +151,12 @@ def test_what_does_not_fit_is_named(
     shapes: dict[str, tuple[int, ...]], mesh: MeshConfig, data: int, message: str
 ) -> None:
     with pytest.raises(UsageError, match=re.escape(message)) as error:
-        place_variables(shapes, mesh, data=data)
+        place_variables(shapes, replace(mesh, data=data))
     assert "--mesh.rules" in str(error.value)
 
 
 def test_own_rules_come_first_and_also_divide_the_optimizer() -> None:
     mesh = MeshConfig(model=4, fsdp=True, rules={"up.weight": ["model", None, None], "tokens": [None, None]})
-    placement = place_variables(GPT2, mesh, data=2)
+    placement = place(GPT2, mesh, data=2)
     assert {axes for name, axes in placement.items() if "up.weight" in name} == {("model", None, None)}
     assert placement["network/embeddings.tokens.weight"] == (None, None)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tpu_trainer.config.mesh import DATA, MODEL
+from tpu_trainer.config.mesh import MODEL, ROWS
 from tpu_trainer.devices.pjrt.operations import (
     attribute_names,
     compute_by_device,
@@ -19,12 +19,12 @@ from tpu_trainer.devices.pjrt.operations import (
     device_type,
     replace_tuple,
 )
-from tpu_trainer.devices.pjrt.sharding import Placement
+from tpu_trainer.devices.pjrt.sharding import Placement, parts
 from tpu_trainer.network.cudnn_attention import CALLS, OUTPUT_LAYOUT
 
-_INPUT: Placement = (DATA, None, MODEL, None)  # [B, L, H, D]
-_OUTPUT: Placement = (DATA, MODEL, None, None)  # [B, H, L, D]
-_STATISTICS: Placement = (DATA, MODEL, None)  # [B, H, L]
+_INPUT: Placement = (ROWS, (), (MODEL,), ())  # [B, L, H, D]
+_OUTPUT: Placement = (ROWS, (MODEL,), (), ())  # [B, H, L, D]
+_STATISTICS: Placement = (ROWS, (MODEL,), ())  # [B, H, L]
 
 
 def declare_layouts(module: Any) -> None:
@@ -59,7 +59,7 @@ def divide_cudnn_calls(module: Any, axes: Mapping[str, int]) -> None:
 
     Args:
         module: The program.
-        axes: Names and sizes of the mesh's axes. `data` must divide the rows, and `model` the key heads.
+        axes: Names and sizes of the mesh's axes. ROWS must divide the rows, and `model` the key heads.
     """
     for call in custom_calls(module, CALLS):
         _divide(call, axes)
@@ -75,10 +75,10 @@ def _divide(call: Any, axes: Mapping[str, int]) -> None:
     bias: list[Placement] = []
     if len(operands) > len(placements) + len(output):
         rows = ir.RankedTensorType(operands[len(placements)].type).shape[0]
-        bias.append((None if rows == 1 else DATA, None, None, None))  # [1 or B, 1, L, L]
+        bias.append((() if rows == 1 else ROWS, (), (), ()))  # [1 or B, 1, L, L]
     used = [_OUTPUT, _STATISTICS] if is_forward else [_OUTPUT] * 3
     # Nothing uses the gradient of a bias, and the temporary memory.
-    unused: list[Placement] = [*([] if is_forward else bias), (None,)]
+    unused: list[Placement] = [*([] if is_forward else bias), ((),)]
     unused_types = [
         device_type(kind, placement, axes) for kind, placement in zip(kinds[len(used) :], unused, strict=True)
     ]
@@ -111,5 +111,5 @@ def _config_of_device(backend_config: Any, axes: Mapping[str, int]) -> Any:
     config = json.loads(ir.StringAttr(backend_config).value)
     scores = config["cudnn_fmha_backend_config"]["intermediate_tensor_shape"]
     rows, heads, *lengths = scores["dimensions"]
-    scores["dimensions"] = [str(int(rows) // axes[DATA]), str(int(heads) // axes[MODEL]), *lengths]
+    scores["dimensions"] = [str(int(rows) // parts(ROWS, axes)), str(int(heads) // axes[MODEL]), *lengths]
     return ir.StringAttr.get(json.dumps(config))

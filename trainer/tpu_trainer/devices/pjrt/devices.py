@@ -16,9 +16,10 @@ from tpu_trainer.devices.pjrt.lowering import Lowering
 from tpu_trainer.devices.pjrt.lowering_cache import LoweringCache, cache_folder
 from tpu_trainer.devices.pjrt.mesh import DeviceMesh
 from tpu_trainer.devices.pjrt.peers import Peers
-from tpu_trainer.devices.pjrt.sharding import Placement
+from tpu_trainer.devices.pjrt.sharding import whole
 from tpu_trainer.devices.pjrt.stablehlo import Program
 from tpu_trainer.devices.tensorflow.strategy import build_strategy
+from tpu_trainer.network.division import Division
 from tpu_trainer.network.initial_values import InitialValues
 from tpu_trainer.network.kernel_check import Function, Rejected
 from tpu_trainer.runs.checkpoint import State
@@ -42,7 +43,7 @@ class PjrtDevices(Devices):
                 config.seed
             )  # to lower a program, TensorFlow draws a number, which nothing uses
         self._lowering = Lowering(LoweringCache(cache_folder("pjrt")), self._mesh, peers)
-        self.replicas = self._mesh.data
+        self.replicas = self._mesh.config.row_groups
         self.initial = InitialValues(postpone=True)  # a mesh may have more memory than the host
         self.is_cpu = self._mesh.platform == "cpu"
 
@@ -58,8 +59,7 @@ class PjrtDevices(Devices):
             kernel_generation=KINDS.get(mesh.kind) if kernel else None,
             splash=kernel and mesh.platform == "tpu",
             cudnn=kernel and mesh.platform == "gpu",
-            shards=mesh.data,
-            column_groups=mesh.model,
+            division=Division(**mesh.config.sizes),
         )
 
     def peak_flops(self, *, bfloat16: bool) -> float | None:
@@ -87,7 +87,7 @@ class PjrtDevices(Devices):
     def run(self, function: Function, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
         """Executes a function on all devices together."""
         specs = {name: tf.TensorSpec(array.shape, array.dtype) for name, array in arrays.items()}
-        placements: list[Placement] = [(None,) * array.ndim for array in arrays.values()]
+        placements = [whole(array.ndim) for array in arrays.values()]
         lowered = self._lowering.lower("check the attention kernel", Program(function, specs))
         try:
             run = self._mesh.compile(lowered, placements)

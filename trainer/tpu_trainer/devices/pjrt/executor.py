@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import tempfile
 import time
 import zlib
@@ -16,13 +17,12 @@ import numpy as np
 import tensorflow as tf
 
 from tokenmill_reader.console.elapsed import elapsed
-from tpu_trainer.config.mesh import DATA, MODEL
 from tpu_trainer.data.batches import DatasetFunction
 from tpu_trainer.devices.executor import StepExecutor, StepOutput
 from tpu_trainer.devices.pjrt.lowering import Lowering
 from tpu_trainer.devices.pjrt.mesh import DeviceMesh, rows_placement
 from tpu_trainer.devices.pjrt.peers import Peers
-from tpu_trainer.devices.pjrt.sharding import Placement, bytes_per_device, check_heads, place_variables
+from tpu_trainer.devices.pjrt.sharding import Placement, bytes_per_device, place_variables, whole
 from tpu_trainer.devices.pjrt.stablehlo import Program
 from tpu_trainer.devices.pjrt.variable_names import VariableNames
 from tpu_trainer.network.initial_values import InitialValues
@@ -82,7 +82,7 @@ class PjrtExecutor(StepExecutor):
         Raises:
             UsageError: If the devices cannot divide the model so.
         """
-        self.replicas = devices.data
+        self.replicas = devices.config.row_groups
         self.processes = devices.processes
         self._peers = peers or Peers()
         self._requests = [0, 0]  # of this process: to end, to save
@@ -91,9 +91,8 @@ class PjrtExecutor(StepExecutor):
         self._devices = devices
         self._lowering = lowering
         self._deterministic = deterministic
-        check_heads(task.objective.model.network.architecture.attention, devices.model)
         self._names = VariableNames(state or task.state())
-        self._placements = place_variables(self.state_shapes(), devices.config, data=devices.data)
+        self._placements = place_variables(self.state_shapes(), devices.config)
         self._report_placement()
         self._values: dict[str, jax.Array] = {}  # by the variable's name
         self._initial = initial or InitialValues()
@@ -103,16 +102,15 @@ class PjrtExecutor(StepExecutor):
 
     def _report_placement(self) -> None:
         devices, shapes = self._devices, self.state_shapes()
-        sizes = {DATA: devices.data, MODEL: devices.model}
-        bytes_on_device = bytes_per_device(shapes, self._placements, sizes)
-        total_bytes = bytes_per_device(shapes, self._placements, {DATA: 1, MODEL: 1})
+        bytes_on_device = bytes_per_device(shapes, self._placements, devices.config.sizes)
+        total_bytes = 4 * sum(map(math.prod, shapes.values()))
         _log.info(
-            f"pjrt: {devices.devices} device(s) ({devices.kind}), data {devices.data}, model {devices.model}: "
+            f"pjrt: {devices.devices} device(s) ({devices.kind}), {devices.config.describe()}: "
             f"{bytes_on_device / 1e6:,.1f} MB of the {total_bytes / 1e6:,.1f} MB of weights and optimizer on each"
         )
 
     def _placement(self, name: str, shape: Sequence[int]) -> Placement:
-        return self._placements.get(name, (None,) * len(shape))
+        return self._placements.get(name, whole(len(shape)))
 
     def _place_initial(self) -> None:
         """Places the values of variables that no checkpoint has set, one at a time."""

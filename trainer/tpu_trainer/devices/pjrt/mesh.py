@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tpu_trainer.config.mesh import DATA, MODEL, MeshConfig
-from tpu_trainer.devices.pjrt.sharding import Placement
+from tpu_trainer.config.mesh import AXES, ROWS, SEQUENCE, MeshConfig
+from tpu_trainer.devices.pjrt.sharding import Placement, whole
 from tpu_trainer.support.chips import CHIPS, KINDS
 from tpu_trainer.support.errors import UsageError
 
@@ -47,7 +47,7 @@ def import_jax() -> Any:
 
 
 class DeviceMesh:
-    """The devices that divide rows (axis `data`) and layers (axis `model`)."""
+    """The devices that divide rows, experts, tokens and layers."""
 
     def __init__(self, config: MeshConfig, devices: Sequence[Any] | None = None) -> None:
         """
@@ -72,23 +72,15 @@ class DeviceMesh:
         self.processes: int = self._jax.process_count()
         """Processes whose devices are in the mesh."""
         self._check_divided_equally(all_devices)
-        self.config = config
-        self.data = config.data or max(1, len(all_devices) // config.model)
-        self.model = config.model
-        self._keep = config.fsdp == "keep"
-        num_devices = self.data * self.model
-        processes_text = f" of {self.processes} processes" if self.processes > 1 else ""
-        if num_devices > len(all_devices) or (num_devices < len(all_devices) and processes_text):
-            raise UsageError(
-                f"--mesh.data {self.data} times --mesh.model {self.model} are {num_devices} devices, but JAX finds "
-                f"{len(all_devices)}{processes_text or ' here'} ({self.kind}); change the mesh"
-            )
-        self._mesh = self._jax.sharding.Mesh(
-            np.array(all_devices[:num_devices]).reshape(self.data, self.model), (DATA, MODEL)
-        )
-        self.devices = num_devices
+        several = self.processes > 1
+        name = f"JAX finds {len(all_devices)} {f'of {self.processes} processes' if several else 'here'} ({self.kind})"
+        self.config = config.on(len(all_devices), name, all_used=several)
+        """The mesh, with the size of each axis."""
+        self.devices = self.config.devices
         """Number of devices in use."""
-        self._summed = self._jax.jit(_sum, out_shardings=self.sharding((None,)))
+        sizes = tuple(self.config.sizes.values())
+        self._mesh = self._jax.sharding.Mesh(np.array(all_devices[: self.devices]).reshape(sizes), AXES)
+        self._summed = self._jax.jit(_sum, out_shardings=self.sharding(((),)))
         # Several devices of a CPU that execute several programs at a time confuse Gloo's messages between processes.
         self._waits = self.platform == "cpu" and self.processes > 1
 
@@ -117,12 +109,13 @@ class DeviceMesh:
 
     def own_rows(self, rows: int) -> np.ndarray:
         """Returns which rows of a batch of `rows` the devices of this process use, in ascending order, int64[n]."""
-        parts = self.sharding((DATA,)).addressable_devices_indices_map((rows,)).values()
+        parts = self.sharding((ROWS,)).addressable_devices_indices_map((rows,)).values()
         return np.unique(np.concatenate([np.arange(rows)[part] for part in parts]))
 
     def all_rows(self, own_count: int) -> int:
         """Returns the number of rows of a batch in which this process has `own_count`."""
-        return own_count * self.data // self.own_rows(self.data).size
+        groups = self.config.row_groups
+        return own_count * groups // self.own_rows(groups).size
 
     def put_rows(self, rows: np.ndarray) -> jax.Array:
         """Copies the `own_rows` of a batch to the devices. May return before it has."""
@@ -135,7 +128,7 @@ class DeviceMesh:
     def get(self, value: jax.Array) -> np.ndarray:
         """Copies an array to the host. All processes must call it for an array that a mesh axis divides."""
         if not (value.is_fully_addressable or value.is_fully_replicated):
-            replicated = self.sharding((None,) * value.ndim)
+            replicated = self.sharding(whole(value.ndim))
             value = self._jax.jit(_identity, out_shardings=replicated)(value)
         # A copy: an array of a CPU's memory is donated to the next step.
         return np.array(value)
@@ -144,9 +137,7 @@ class DeviceMesh:
         """Returns the sums of counts over the processes, int32[n]. Does not wait for them."""
         own_counts = np.zeros((self._jax.local_device_count(), len(counts)), np.int32)
         own_counts[0] = counts
-        sharding = self._jax.sharding.NamedSharding(
-            self._mesh, self._jax.sharding.PartitionSpec((DATA, MODEL), None)
-        )
+        sharding = self.sharding((AXES, ()))
         values = self._jax.make_array_from_process_local_data(
             sharding, own_counts, (self.devices, len(counts))
         )
@@ -186,10 +177,10 @@ class DeviceMesh:
         """
         from tpu_trainer.devices.pjrt.partitioning import partition  # imports TensorFlow
 
-        results: list[Placement] = [(None,) * len(shape) for shape, _ in lowered.results]
+        results: list[Placement] = [whole(len(shape)) for shape, _ in lowered.results]
         for argument, result in lowered.aliases.items():
             results[result] = arguments[argument]
-        lowered = partition(lowered, arguments, data=self.data, model=self.model, keep=self._keep)
+        lowered = partition(lowered, arguments, self.config)
         jitted = self._jax.jit(
             _exported(lowered, platform=self.platform).call,
             in_shardings=tuple(map(self.sharding, arguments)),
@@ -219,8 +210,8 @@ class DeviceMesh:
 
 
 def rows_placement(dimensions: int) -> Placement:
-    """Returns the placement of an array of a batch."""
-    return (DATA, *(None,) * (dimensions - 1))
+    """Returns the placement of an array of a batch: [B] or [B, L]."""
+    return (ROWS, (SEQUENCE,))[:dimensions]
 
 
 # Not lambdas, because JAX would compile each of them again.

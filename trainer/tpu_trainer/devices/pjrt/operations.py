@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tpu_trainer.devices.pjrt.sharding import Placement
+from tpu_trainer.devices.pjrt.sharding import Placement, parts
 
 
 def main_function(module: Any) -> Any:
@@ -64,8 +64,7 @@ def device_type(kind: Any, placement: Placement, axes: Mapping[str, int]) -> Any
 
     tensor = ir.RankedTensorType(kind)
     sides = [
-        side if axis is None else side // axes[axis]
-        for side, axis in zip(tensor.shape, placement, strict=True)
+        side // parts(divided_by, axes) for side, divided_by in zip(tensor.shape, placement, strict=True)
     ]
     return ir.RankedTensorType.get(sides, tensor.element_type)
 
@@ -75,7 +74,7 @@ def sharding(placement: Placement, axes: Mapping[str, int]) -> Any:
     from jaxlib.mlir.dialects import sdy
 
     mesh = sdy.MeshAttr.get([sdy.MeshAxisAttr.get(name, size) for name, size in axes.items()])
-    dimensions = [[] if axis is None else [sdy.AxisRefAttr.get(axis)] for axis in placement]
+    dimensions = [list(map(sdy.AxisRefAttr.get, divided_by)) for divided_by in placement]
     return sdy.TensorShardingAttr.get(
         mesh, [sdy.DimensionShardingAttr.get(each, is_closed=True) for each in dimensions]
     )

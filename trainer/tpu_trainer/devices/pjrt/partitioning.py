@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tpu_trainer.config.mesh import DATA, MODEL
+from tpu_trainer.config.mesh import MODEL, ROWS, MeshConfig
 from tpu_trainer.devices.pjrt.cudnn_calls import divide_cudnn_calls
 from tpu_trainer.devices.pjrt.operations import (
     attribute_names,
@@ -20,10 +21,11 @@ from tpu_trainer.devices.pjrt.operations import (
     replace_tuple,
     sharding,
 )
-from tpu_trainer.devices.pjrt.sharding import Placement
+from tpu_trainer.devices.pjrt.sharding import Placement, gathered, is_sharded
 from tpu_trainer.devices.pjrt.splash_kernels import insert_splash_kernels
 from tpu_trainer.devices.pjrt.stablehlo import FORMAT_VERSION, Lowered
 from tpu_trainer.network.cudnn_attention import CALLS
+from tpu_trainer.network.division import PLACE
 from tpu_trainer.network.splash_attention import CALL
 
 # Operations of the optimizer. Their operands are divided in the same way.
@@ -33,43 +35,44 @@ _ELEMENTWISE = frozenset(
 _KERNEL = "tpu_custom_call"
 # How the operands of network/attention_kernel.py's kernels are divided after the numbers of rows and of pairs of heads:
 # threshold and scale; seeds [B, H / 2, 8, L]; keys [B, 2, L]; then arrays like the results, [B, L, H · 64].
-_KERNEL_OPERANDS: tuple[Placement, ...] = ((None,), (None,), (DATA, MODEL, None, None), (DATA, None, None))
-_KERNEL_ARRAY: Placement = (DATA, None, MODEL)
+_KERNEL_OPERANDS: tuple[Placement, ...] = (((),), ((),), (ROWS, (MODEL,), (), ()), (ROWS, (), ()))
+_KERNEL_ARRAY: Placement = (ROWS, (), (MODEL,))
 
 
-def partition(
-    lowered: Lowered, arguments: Sequence[Placement], *, data: int, model: int, keep: bool
-) -> Lowered:
+def partition(lowered: Lowered, arguments: Sequence[Placement], mesh: MeshConfig) -> Lowered:
     """Returns a program that gathers divided weights where it uses them, and whose kernels process a device's part.
 
     Args:
         lowered: The program.
         arguments: Placement of each argument.
-        data: Size of the axis.
-        model: Size of the other axis.
-        keep: Whether gathered weights are kept until the backward pass.
+        mesh: The mesh, with the size of each axis.
     """
+    axes, keep = mesh.sizes, mesh.fsdp == "keep"
     divided = {
         number: placement
         for number, placement in enumerate(arguments)
-        if DATA in placement and lowered.arguments[number][1] == "float32"  # arrays of a batch are integers
+        if is_sharded(placement)
+        and lowered.arguments[number][1] == "float32"  # a batch's arrays are integers
     }
-    gathers = data > 1 and bool(divided)
-    kernels = data * model > 1 and _KERNEL.encode() in lowered.artifact
-    cudnn = data * model > 1 and CALLS.encode() in lowered.artifact
+    has_devices = mesh.devices > 1
+    gathers = has_devices and bool(divided)
+    places = PLACE.encode() in lowered.artifact
+    kernels = has_devices and _KERNEL.encode() in lowered.artifact
+    cudnn = has_devices and CALLS.encode() in lowered.artifact
     splash = CALL.encode() in lowered.artifact
-    if not (gathers or kernels or cudnn or splash):
+    if not (gathers or places or kernels or cudnn or splash):
         return lowered
     from jax._src.interpreters import mlir
     from jax._src.lib import _jax
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import stablehlo
 
-    axes = {DATA: data, MODEL: model}
     with mlir.make_ir_context() as context, ir.Location.unknown():
         module = stablehlo.deserialize_portable_artifact(context, lowered.artifact)
         if gathers:
             gather_weights_at_use(module, divided, axes, keep=keep)
+        if places:
+            place_arrays(module, axes)
         if kernels:
             divide_kernels(module, axes)
         if cudnn:
@@ -78,6 +81,19 @@ def partition(
             insert_splash_kernels(module, axes)
         artifact = _jax.mlir.serialize_portable_artifact(module, FORMAT_VERSION, True)
     return dataclasses.replace(lowered, artifact=artifact)
+
+
+def place_arrays(module: Any, axes: Mapping[str, int]) -> None:
+    """Replaces the calls of network/division.py by constraints of the arrays' placements."""
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import sdy
+
+    for call in custom_calls(module, PLACE):
+        placement = tuple(map(tuple, json.loads(ir.StringAttr(call.attributes["backend_config"]).value)))
+        with ir.InsertionPoint(call), call.location:
+            placed = sdy.ShardingConstraintOp(call.operands[0], sharding(placement, axes)).result
+        call.results[0].replace_all_uses_with(placed)
+        call.erase()
 
 
 def gather_weights_at_use(
@@ -90,7 +106,7 @@ def gather_weights_at_use(
 
     Args:
         module: The program.
-        divided: Number of a weight's argument → its placement, of which the axis `data` is gathered.
+        divided: Number of a weight's argument → its placement; see sharding.gathered.
         axes: Names and sizes of the mesh's axes.
         keep: Whether a weight is gathered once and keeps its memory until the backward pass has used it, or is gathered
             again for the backward pass. A stack of weights is then gathered before the loop over layers.
@@ -106,22 +122,21 @@ def gather_weights_at_use(
     first_uses = set()
     later: dict[Any, ir.Value] = {}
     for number, value, placement, operation, place in _uses(main, divided, in_loops=not keep):
-        gathered_placement = tuple(None if axis == DATA else axis for axis in placement)
         key = (number, str(value.type), operation.block)
         # The backward pass of a loop is a loop of its own, in which all uses share a gather.
         is_in_loop = operation.block != main.regions[0].blocks[0]
         is_first = (number, operation.block) not in first_uses
         first_uses.add((number, operation.block))
-        if (gathered := later.get(key)) is None:
+        if (whole_weight := later.get(key)) is None:
             with ir.InsertionPoint(operation):
                 if not (is_first or is_in_loop or keep):
                     # Without the barrier, XLA would merge this gather with the first one; without the placement of
                     # its result, it would gather before the barrier.
                     value = constrained(stablehlo.OptimizationBarrierOp([value]).results[0], placement)
-                gathered = constrained(value, gathered_placement)
+                whole_weight = constrained(value, gathered(placement))
             if keep or is_in_loop or not is_first:
-                later[key] = gathered
-        operation.operands[place] = gathered
+                later[key] = whole_weight
+        operation.operands[place] = whole_weight
 
 
 def _uses(main: Any, divided: Mapping[int, Placement], *, in_loops: bool) -> list[tuple[Any, ...]]:
@@ -148,7 +163,10 @@ def _uses(main: Any, divided: Mapping[int, Placement], *, in_loops: bool) -> lis
             number, placement = weights[value]
             # A slice is one of the undivided layers, and a reshape removes their axis. Or it changes nothing: so loops
             # return their constants.
-            if operation.name in ("stablehlo.convert", "stablehlo.dynamic_slice"):
+            # In loops, network/stack.py adds 0.
+            if operation.name in ("stablehlo.convert", "stablehlo.dynamic_slice") or (
+                operation.name == "stablehlo.add" and operation.block != main.regions[0].blocks[0]
+            ):
                 weights[operation.results[0]] = number, placement
             elif operation.name == "stablehlo.reshape" and (removed := _removed_axes(operation)) is not None:
                 weights[operation.results[0]] = number, placement[removed:]
@@ -187,7 +205,7 @@ def divide_kernels(module: Any, axes: Mapping[str, int]) -> None:
 
     Args:
         module: The program, without other kernels.
-        axes: Names and sizes of the mesh's axes. `data` must divide the rows, and `model` the pairs of heads.
+        axes: Names and sizes of the mesh's axes. ROWS must divide the rows, and `model` the pairs of heads.
     """
     for kernel in custom_calls(module, _KERNEL):
         _divide(kernel, axes)
@@ -237,6 +255,6 @@ def _cost_of_device(backend_config: Any, axes: Mapping[str, int]) -> Any:
 
     config = json.loads(ir.StringAttr(backend_config).value)
     cost = config["custom_call_config"]["cost_estimate"]
-    devices = axes[DATA] * axes[MODEL]
+    devices = math.prod(axes.values())
     config["custom_call_config"]["cost_estimate"] = {name: value // devices for name, value in cost.items()}
     return ir.StringAttr.get(json.dumps(config))

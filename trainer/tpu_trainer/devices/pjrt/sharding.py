@@ -10,12 +10,11 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from tpu_trainer.config.mesh import DATA, MODEL, MeshConfig
-from tpu_trainer.network.architecture import Attention
+from tpu_trainer.config.mesh import DATA, EXPERT, MODEL, SHARDS, MeshConfig
 from tpu_trainer.support.errors import UsageError
 
-Placement = tuple[str | None, ...]
-"""For each dimension, the axis that divides it; None: it is not divided."""
+Placement = tuple[tuple[str, ...], ...]
+"""For each dimension, the axes that divide it; none: it is not divided."""
 
 # What the `model` axis divides: the outputs of a weight, its inputs or nothing. The first match counts. Weights have
 # the shape [out, in] and biases [out], after an axis of layers and one of experts: each expert is divided like an MLP.
@@ -33,33 +32,36 @@ _MODEL_RULES: tuple[tuple[str, str], ...] = (
     (r"/layers\.mlp\.router\.weight$", _NOTHING),
 )
 _STACKED = re.compile(r"/layers\.")
+_LAYERS_AND_EXPERTS = re.compile(r"/layers\.mlp\.(gate|up|down)\.weight$")
 # A table whose rows are looked up.
 _TABLE = re.compile(r"/embeddings\.(tokens|positions|types)\.weight$")
 # Smaller variables are not divided over `data`: gathering one costs more time than its bytes are worth.
 _LEAST_ELEMENTS = 1024
 
 
-def place_variables(
-    shapes: Mapping[str, Sequence[int]], mesh: MeshConfig, *, data: int
-) -> dict[str, Placement]:
+def whole(dimensions: int) -> Placement:
+    """Returns the placement of an array that is not divided."""
+    return ((),) * dimensions
+
+
+def place_variables(shapes: Mapping[str, Sequence[int]], mesh: MeshConfig) -> dict[str, Placement]:
     """Returns the placement of each variable of a checkpoint.
 
     Args:
         shapes: Name → shape.
-        mesh: The options.
-        data: Size of the mesh's `data` axis.
+        mesh: The options, with the size of each axis.
 
     Raises:
         UsageError: If no rule covers a variable, or an axis does not divide a dimension.
     """
-    sizes = {DATA: data, MODEL: mesh.model}
+    sizes = mesh.sizes
     placements: dict[str, Placement] = {}
     problems: list[str] = []
     for pattern in mesh.rules:
         if not any(re.search(pattern, name) for name in shapes):
             problems.append(f"{pattern!r} matches no variable")
     for name, shape in shapes.items():
-        placement = _placement(name, shape, mesh, data=data)
+        placement = _placement(name, shape, mesh)
         if placement is None:
             problems.append(f"no rule for {name!r} {list(shape)}")
             continue
@@ -67,65 +69,72 @@ def place_variables(
             problems.append(f"{name!r} has {len(shape)} dimensions, its rule {len(placement)}")
             continue
         # A dimension that an optimizer has reduced, as of a matrix's mean square by rows.
-        placement = tuple(None if size == 1 else axis for axis, size in zip(placement, shape, strict=True))
+        placement = tuple(() if size == 1 else axes for axes, size in zip(placement, shape, strict=True))
         problems += [
-            f"{axis} {sizes[axis]} does not divide dimension {dimension} of {name!r} {list(shape)}"
-            for dimension, axis in enumerate(placement)
-            if axis is not None and shape[dimension] % sizes[axis]
+            f"{' × '.join(axes)} {parts(axes, sizes)} does not divide dimension {dimension} of {name!r} {list(shape)}"
+            for dimension, axes in enumerate(placement)
+            if shape[dimension] % parts(axes, sizes)
         ]
         placements[name] = placement
     if problems:
         omitted = f", and {len(problems) - 5} more" if len(problems) > 5 else ""
         raise UsageError(
-            f"the mesh of --mesh.data {data} and --mesh.model {mesh.model} does not fit the model: "
+            f"the mesh of {mesh.describe()} does not fit the model: "
             f"{'; '.join(problems[:5])}{omitted}. Change the mesh, or divide these variables otherwise "
             "with --mesh.rules"
         )
     return placements
 
 
-def _placement(name: str, shape: Sequence[int], mesh: MeshConfig, *, data: int) -> Placement | None:
+def _placement(name: str, shape: Sequence[int], mesh: MeshConfig) -> Placement | None:
     if not shape:
         return ()
     for pattern, axes in mesh.rules.items():
         if re.search(pattern, name):
-            return tuple(axes)
+            return tuple(() if axis is None else (axis,) for axis in axes)
     part, _, _ = name.partition("/")
     if part not in ("network", "optimizer", "average"):
-        return (None,) * len(shape)  # the log's sums and the like
-    placement: list[str | None] = [None] * len(shape)
+        return whole(len(shape))  # the log's sums and the like
+    placement: list[tuple[str, ...]] = [()] * len(shape)
     if mesh.model > 1:
         rule = next((rule for pattern, rule in _MODEL_RULES if re.search(pattern, name)), None)
         if rule is None:
             return None
         if rule != _NOTHING:
-            placement[-2 if rule == _OUT and name.endswith("weight") else -1] = MODEL
+            placement[-2 if rule == _OUT and name.endswith("weight") else -1] = (MODEL,)
     # A loop gathers the weights of one layer at a time: devices have the same layers.
     first = 1 if _STACKED.search(name) else 0
+    axes = SHARDS
+    if mesh.expert > 1 and len(shape) == 4 and _LAYERS_AND_EXPERTS.search(name):
+        placement[1] = (EXPERT,)
+        axes = tuple(axis for axis in SHARDS if axis != EXPERT)
+    count = parts(axes, mesh.sizes)
     shards = mesh.fsdp in (True, "keep") or (mesh.fsdp == "zero" and part != "network")
-    if shards and data > 1 and math.prod(shape[first:]) >= _LEAST_ELEMENTS:
-        # The largest dimension that it divides. For a table, the last one: a device then needs its columns of the
+    if shards and count > 1 and math.prod(shape[first:]) >= _LEAST_ELEMENTS:
+        # The largest dimension that they divide. For a table, the last one: a device then needs its columns of the
         # gradients of all rows' tokens, not the whole gradients.
         largest_last = sorted(range(first, len(shape)), key=lambda index: shape[index])
         order = range(len(shape)) if _TABLE.search(name) else largest_last
         for dimension in reversed(order):
-            if placement[dimension] is None and shape[dimension] % data == 0:
-                placement[dimension] = DATA
+            if not placement[dimension] and shape[dimension] % count == 0:
+                placement[dimension] = axes
                 break
     return tuple(placement)
 
 
-def check_heads(attention: Attention, model: int) -> None:
-    """Checks that the `model` axis divides the heads of an attention.
+def is_sharded(placement: Placement) -> bool:
+    """Returns whether devices gather a weight with this placement before they use it."""
+    return any(DATA in axes for axes in placement)
 
-    Raises:
-        UsageError: If it does not: a device would need parts of other devices' heads.
-    """
-    for name, heads in (("attention heads", attention.heads), ("key heads", attention.key_heads)):
-        if heads % model:
-            raise UsageError(
-                f"--mesh.model is {model}: it must divide the number of the model's {name}, {heads}"
-            )
+
+def gathered(placement: Placement) -> Placement:
+    """Returns the placement of a weight that devices have gathered."""
+    return tuple(() if DATA in axes else axes for axes in placement)
+
+
+def parts(axes: Sequence[str], sizes: Mapping[str, int]) -> int:
+    """Returns the number of parts into which axes of these sizes divide a dimension."""
+    return math.prod(sizes[axis] for axis in axes)
 
 
 def bytes_per_device(
@@ -141,5 +150,5 @@ def bytes_per_device(
 
 
 def _local(shape: Sequence[int], placement: Placement, sizes: Mapping[str, int]) -> Iterator[int]:
-    for size, axis in zip(shape, placement, strict=True):
-        yield size if axis is None else size // sizes[axis]
+    for size, axes in zip(shape, placement, strict=True):
+        yield size // parts(axes, sizes)

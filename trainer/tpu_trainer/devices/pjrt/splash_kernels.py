@@ -11,9 +11,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tpu_trainer.config.mesh import DATA, MODEL
+import numpy as np
+
+from tpu_trainer.config.mesh import MODEL, ROWS, SEQUENCE
 from tpu_trainer.devices.pjrt.operations import compute_by_device, custom_calls, device_type, replace_tuple
 from tpu_trainer.devices.pjrt.sharding import Placement
+from tpu_trainer.network.division import balanced_order
 from tpu_trainer.network.splash_attention import CALL, LANES
 
 _BLOCKS = (1024, 512, 256, LANES)
@@ -21,9 +24,11 @@ _BLOCKS = (1024, 512, 256, LANES)
 _LEAST_BLOCK = 2 * LANES
 _PRODUCTS = {"fwd": 2, "dq": 3, "dkv": 4}
 """Part of a kernel's name → the matrix products that it computes for each block."""
-_HEADS: Placement = (DATA, None, MODEL, None)  # [B, L, H, D]
-_STATISTICS: Placement = (DATA, MODEL, None)  # [B, H, L]
-_SEGMENTS: Placement = (DATA, None)  # [B, L]
+_QUERIES: Placement = (ROWS, (SEQUENCE,), (MODEL,), ())  # [B, L, H, D]
+_KEYS: Placement = (ROWS, (), (MODEL,), ())  # [B, L, K, D]
+_STATISTICS: Placement = (ROWS, (MODEL,), (SEQUENCE,))  # [B, H, L]
+_SEGMENTS: tuple[Placement, ...] = ((ROWS, (SEQUENCE,)), (ROWS, ()))  # [B, L], of queries and of keys
+_MASK_ARRAYS = ("data_next", "mask_next", "block_mask", "q_sequence")
 Array = tuple[tuple[int, ...], str]
 """Shape and dtype."""
 
@@ -33,7 +38,7 @@ def insert_splash_kernels(module: Any, axes: Mapping[str, int], *, interpret: bo
 
     Args:
         module: The program.
-        axes: Names and sizes of the mesh's axes. `data` must divide the rows, and `model` the key heads.
+        axes: Names and sizes of the mesh's axes. ROWS must divide the rows, and `model` the key heads.
         interpret: Whether to insert operations of any platform that compute the same, for tests.
     """
     for call in custom_calls(module, CALL):
@@ -42,28 +47,38 @@ def insert_splash_kernels(module: Any, axes: Mapping[str, int], *, interpret: bo
 
 def _replace(module: Any, call: Any, axes: Mapping[str, int], *, interpret: bool) -> None:
     from jaxlib.mlir import ir
-    from jaxlib.mlir.dialects import func
+    from jaxlib.mlir.dialects import func, stablehlo
 
     is_forward = ir.StringAttr(call.attributes["call_target_name"]).value.endswith("forward")
     config = ir.StringAttr(call.attributes["backend_config"]).value
     tuple_type = ir.TupleType(call.results[0].type)
     kinds = [tuple_type.get_type(number) for number in range(tuple_type.num_types)]
-    placements = [_HEADS] * 3 if is_forward else [*[_HEADS] * 4, _STATISTICS, _HEADS]
+    placements = [_QUERIES, _KEYS, _KEYS]
+    result_placements = [_QUERIES, _STATISTICS]
+    if not is_forward:
+        placements += [_QUERIES, _STATISTICS, _QUERIES]
+        # Each device has its own part of the sums of keys' and values' gradients.
+        parts = ((SEQUENCE,),) if axes[SEQUENCE] > 1 else ()
+        result_placements = [_QUERIES, (*parts, *_KEYS), (*parts, *_KEYS)]
     if len(call.operands) > len(placements):
-        placements.append(_SEGMENTS)
-    result_placements = [_HEADS, _STATISTICS] if is_forward else [_HEADS] * 3
+        placements += _SEGMENTS
+    operands = list(call.operands)
     types = [
         device_type(value.type, placement, axes)
-        for value, placement in zip(call.operands, placements, strict=True)
+        for value, placement in zip(operands, placements, strict=True)
     ]
-    name = _insert_function(module, tuple(map(_array, types)), config, interpret=interpret)
+    arrays = tuple(map(_array, types))
+    name = _insert_function(module, arrays, config, axes[SEQUENCE], interpret=interpret)
     with ir.InsertionPoint(call), call.location:
+        for array in mask_arrays(arrays, axes[SEQUENCE], **json.loads(config)):
+            operands.append(stablehlo.ConstantOp(ir.DenseElementsAttr.get(array)).result)
+            placements.append(((SEQUENCE,),) if array.ndim == 1 else ((), (SEQUENCE,), ()))
         if max(axes.values()) == 1:
-            results = func.CallOp(kinds, name, list(call.operands)).results
+            results = func.CallOp(kinds, name, operands).results
         else:
             results = compute_by_device(
                 lambda parts, types: func.CallOp(types, name, parts).results,
-                list(call.operands),
+                operands,
                 placements,
                 results=list(zip(kinds, result_placements, strict=True)),
                 axes=axes,
@@ -79,7 +94,9 @@ def _array(kind: Any) -> Array:
     return tuple(tensor.shape), names[str(tensor.element_type)]
 
 
-def _insert_function(module: Any, arrays: tuple[Array, ...], config: str, *, interpret: bool) -> str:
+def _insert_function(
+    module: Any, arrays: tuple[Array, ...], config: str, sequence: int, *, interpret: bool
+) -> str:
     """Inserts JAX's function of a pass into a module, if it is not there yet, and returns its name."""
     from jaxlib.mlir import ir
 
@@ -92,7 +109,7 @@ def _insert_function(module: Any, arrays: tuple[Array, ...], config: str, *, int
     symbols = ir.SymbolTable(module.operation)
     if name in symbols:
         return name
-    functions = ir.Module.parse(_lowered(arrays, config, interpret), module.context)
+    functions = ir.Module.parse(_lowered(arrays, config, sequence, interpret), module.context)
 
     def rename(operation: ir.Operation) -> ir.WalkResult:
         if operation.name == "func.call":
@@ -114,33 +131,36 @@ def _insert_function(module: Any, arrays: tuple[Array, ...], config: str, *, int
 
 
 @functools.cache
-def _lowered(arrays: tuple[Array, ...], config: str, interpret: bool) -> bytes:
+def _lowered(arrays: tuple[Array, ...], config: str, sequence: int, interpret: bool) -> bytes:
     """Returns JAX's function of a pass as MLIR's bytecode."""
     import jax
-    import numpy as np
     from jax._src.interpreters import mlir
 
+    options = json.loads(config)
     with jax.enable_x64(False):
-        function = splash_function(arrays, **json.loads(config), interpret=interpret)
+        function = splash_function(arrays, sequence, **options, interpret=interpret)
         specs = [jax.ShapeDtypeStruct(shape, np.dtype(kind)) for shape, kind in arrays]
+        for array in mask_arrays(arrays, sequence, **options):
+            axis = 0 if array.ndim == 1 else 1
+            shape = [size // sequence if number == axis else size for number, size in enumerate(array.shape)]
+            specs.append(jax.ShapeDtypeStruct(shape, array.dtype))
         platform = "cpu" if interpret else "tpu"
-        lowered = jax.jit(function).trace(*specs).lower(lowering_platforms=(platform,))
+        lowered = jax.jit(function, keep_unused=True).trace(*specs).lower(lowering_platforms=(platform,))
     module = lowered.compiler_ir("stablehlo")
     if not interpret:
-        _estimate_costs(module, arrays, **json.loads(config))
+        _estimate_costs(module, arrays, sequence, options)
     return mlir.module_to_bytecode(module)
 
 
-def _estimate_costs(
-    module: Any, arrays: Sequence[Array], *, causal: bool, window: int | None, soft_cap: float | None
-) -> None:
-    """Tells the compiler what the kernels cost, for its schedule and reports; the arguments are splash_function's."""
-    import numpy as np
+def _estimate_costs(module: Any, arrays: Sequence[Array], sequence: int, options: Mapping[str, Any]) -> None:
+    """Tells the compiler what the kernels cost, for its schedule and reports; see splash_function."""
     from jaxlib.mlir import ir
 
-    (rows, length, heads, size), _ = arrays[0]
-    kernel = _kernel(length, heads, causal, window, soft_cap, False)
+    (rows, _, heads, size), _ = arrays[0]
+    kernel = _kernel(arrays, sequence, **options)
     blocks = int(np.count_nonzero(kernel.fwd_mask_info.block_mask))
+    if mask_arrays(arrays, sequence, **options):  # of all devices
+        blocks //= sequence
     scores = rows * heads * blocks * kernel.kwargs["block_sizes"].block_q ** 2
     for call in custom_calls(module, "tpu_custom_call"):
         name = ir.StringAttr(call.attributes["kernel_name"]).value
@@ -158,46 +178,85 @@ def _estimate_costs(
             call.attributes["backend_config"] = ir.StringAttr.get(json.dumps(config))
 
 
+def mask_arrays(arrays: Sequence[Array], sequence: int, **options: Any) -> list[np.ndarray]:
+    """Returns the arrays that tell a pass which keys the queries of all devices see, if that differs between devices.
+
+    The devices of a row divide the last axis of one-dimensional arrays, and the second axis of others. The arguments
+    are those of splash_function.
+
+    Returns:
+        None of them if all devices have the same: the function then contains them.
+    """
+    if sequence == 1 or _sees_all(arrays, **options):
+        return []
+    infos = _infos(_kernel(arrays, sequence, **options), is_forward=len(arrays) < 6)
+    return [np.asarray(array) for info in infos for array in _arrays_of(info).values()]
+
+
+def _sees_all(arrays: Sequence[Array], *, causal: bool, window: int | None, **_: Any) -> bool:
+    """Returns whether each query sees all keys of its segment."""
+    length = arrays[1][0][1]
+    return not causal and (window is None or window >= length)
+
+
+def _arrays_of(info: Any) -> dict[str, Any]:
+    return {
+        name: array for name, array in info._asdict().items() if name in _MASK_ARRAYS and array is not None
+    }
+
+
+def _infos(kernel: Any, *, is_forward: bool) -> list[Any]:
+    """Returns JAX's description of the masks of a pass."""
+    infos = [kernel.fwd_mask_info] if is_forward else [kernel.dq_mask_info, kernel.dkv_mask_info]
+    # All of these masks are functions of numbers of queries and keys.
+    assert all(info.partial_mask_blocks is None for info in infos)
+    return infos
+
+
 def splash_function(
-    arrays: Sequence[Array],
-    *,
-    causal: bool,
-    window: int | None,
-    soft_cap: float | None,
-    interpret: bool = False,
+    arrays: Sequence[Array], sequence: int = 1, *, interpret: bool = False, **options: Any
 ) -> Callable[..., Any]:
-    """Returns the JAX function of a call, forward or backward.
+    """Returns the JAX function of a call, forward or backward, for a device.
 
     Args:
-        arrays: Of the operands; see network/splash_attention.py.
-        causal: See attend_in_splash.
-        window: Of the layer.
-        soft_cap: See attend_in_splash.
+        arrays: Of a device's parts of the operands; see network/splash_attention.py.
+        sequence: Devices that divide a row. The function then has further operands: a device's parts of `mask_arrays`.
         interpret: See insert_splash_kernels.
+        options: `causal` and `soft_cap` as in attend_in_splash; `window` of the layer; and `parts`, the number of
+            chunks that the order of queries moves, 1 if they are in order.
     """
     import jax
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 
-    (_, length, heads, _), _ = arrays[0]
-    kernel = _kernel(length, heads, causal, window, soft_cap, interpret)
+    whole = _kernel(arrays, sequence, **options, interpret=interpret)
+    is_forward = len(arrays) < 6
 
     def by_heads(array: Any) -> Any:
         return array.swapaxes(1, 2)
 
     def segments(operands: Sequence[Any]) -> Any:
-        return splash.SegmentIds(operands[0], operands[0]) if operands else None
+        return splash.SegmentIds(*operands) if operands else None
 
-    def forward(query: Any, key: Any, value: Any, *others: Any) -> Any:
+    def infos(masks: Sequence[Any]) -> list[Any]:
+        """Returns the masks of the device."""
+        values = iter(masks)
+        return [
+            info if not masks else info._replace(**{name: next(values) for name in _arrays_of(info)})
+            for info in _infos(whole, is_forward=is_forward)
+        ]
+
+    def forward(operands: Sequence[Any], masks: Sequence[Any]) -> Any:
+        kernel = splash.SplashAttentionKernel(*infos(masks), None, None, **whole.kwargs)
+
         def row(query: Any, key: Any, value: Any, *others: Any) -> Any:
             return kernel(query, key, value, segments(others))
 
+        query, key, value, *others = operands
         output, (statistics,) = jax.vmap(row)(by_heads(query), by_heads(key), by_heads(value), *others)
         return by_heads(output), statistics
 
-    def backward(
-        query: Any, key: Any, value: Any, output: Any, statistics: Any, d_output: Any, *others: Any
-    ) -> Any:
-        options = kernel.kwargs
+    def backward(operands: Sequence[Any], masks: Sequence[Any]) -> Any:
+        kwargs = whole.kwargs
 
         def row(
             query: Any, key: Any, value: Any, output: Any, statistics: Any, d_output: Any, *others: Any
@@ -205,38 +264,60 @@ def splash_function(
             values = (query, key, value, segments(others), None, output, statistics)
             gradients = splash._splash_attention_bwd(
                 False,
-                options["mask_value"],
-                options["is_mqa"],
-                options["block_sizes"],
+                kwargs["mask_value"],
+                kwargs["is_mqa"],
+                kwargs["block_sizes"],
                 None,
-                options["mask_function"],
-                soft_cap,
+                kwargs["mask_function"],
+                kwargs["attn_logits_soft_cap"],
                 interpret,
-                (*values, kernel.dq_mask_info, kernel.dkv_mask_info),
+                (*values, *infos(masks)),
                 d_output,
             )
             return gradients[3:6]
 
-        arrays = (*map(by_heads, (query, key, value, output)), statistics, by_heads(d_output))
-        return tuple(map(by_heads, jax.vmap(row)(*arrays, *others)))
+        query, key, value, output, statistics, d_output, *others = operands
+        rows = (*map(by_heads, (query, key, value, output)), statistics, by_heads(d_output))
+        d_query, d_key, d_value = map(by_heads, jax.vmap(row)(*rows, *others))
+        if sequence > 1:
+            d_key, d_value = d_key[None], d_value[None]
+        return d_query, d_key, d_value
 
-    return forward if len(arrays) < 6 else backward
+    def function(*operands: Any) -> Any:
+        count = len(arrays)
+        return (forward if is_forward else backward)(operands[:count], operands[count:])
+
+    return function
 
 
 def _kernel(
-    length: int, heads: int, causal: bool, window: int | None, soft_cap: float | None, interpret: bool
+    arrays: Sequence[Array],
+    sequence: int,
+    *,
+    causal: bool,
+    window: int | None,
+    soft_cap: float | None,
+    parts: int = 1,
+    interpret: bool = False,
 ) -> Any:
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
+    (_, queries, heads, _), _ = arrays[0]
+    length = arrays[1][0][1]
     square = (length, length)
-    if window is not None and window < length:
+    if _sees_all(arrays, causal=causal, window=window):
+        mask = masks.FullMask((queries, length))
+    elif window is not None and window < length:
         mask = masks.LocalMask(square, (window - 1, 0 if causal else window - 1), 0)
     else:
-        mask = masks.CausalMask(square) if causal else masks.FullMask(square)
+        mask = masks.CausalMask(square)
+    if parts > 1:
+        mask.q_sequence = balanced_order(length, parts // 2)
     # Larger blocks than the window would compute mostly scores that no query sees.
     largest = _BLOCKS[0] if window is None else max(window, _LEAST_BLOCK)
-    block = next(block for block in _BLOCKS if length % block == 0 and (block <= largest))
+    chunk = length // max(parts, sequence)
+    block = next(block for block in _BLOCKS if chunk % block == 0 and (block <= largest))
     sizes = splash.BlockSizes(
         block_q=block,
         block_kv=block,
@@ -251,6 +332,6 @@ def _kernel(
         save_residuals=True,
         attn_logits_soft_cap=soft_cap,
         head_shards=1,
-        q_seq_shards=1,
+        q_seq_shards=length // queries if mask.shape == square else 1,
         interpret=interpret,
     )
