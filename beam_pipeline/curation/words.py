@@ -1,7 +1,7 @@
 """The words of texts, as spaCy's tokenizer for English divides them, for many texts at once.
 
 spaCy decides about each piece between white space alone. So each distinct piece is tokenized once, and a text is looked
-up piece by piece: 40 times faster than spaCy, with the same words.
+up piece by piece, which gives the same words.
 """
 
 from __future__ import annotations
