@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tpu_trainer.network import division
 from tpu_trainer.network.architecture import Mlp
+from tpu_trainer.network.division import Division
 from tpu_trainer.network.experts import balance_loss, mixture
 from tpu_trainer.network.stack import Kept
 
@@ -51,8 +53,9 @@ def all_experts(x: tf.Tensor, weights: dict[str, tf.Tensor]) -> tf.Tensor:
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("preferred", [0.0, 5.0])
 def test_outputs_and_gradients_are_those_of_computing_all_experts(
-    preferred: float, groups: int, compiled: bool
+    preferred: float, groups: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(division, "place", lambda x, axes: x)  # one device has all groups
     x, weights = random_case(preferred=preferred)
     direction = tf.constant(np.random.default_rng(1).normal(size=x.shape).astype(np.float32))
 
@@ -62,7 +65,7 @@ def test_outputs_and_gradients_are_those_of_computing_all_experts(
             if compute == "all":
                 output = all_experts(x, weights)
             else:
-                output, _ = mixture(x, SHAPE, weights, kept=Kept(()), groups=groups)
+                output, _ = mixture(x, SHAPE, weights, kept=Kept(()), division=Division(data=groups))
             total = tf.reduce_sum(output * direction)
         return output, tape.gradient(total, [x, *weights.values()])
 
