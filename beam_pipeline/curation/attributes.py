@@ -86,8 +86,8 @@ class Measurer:
             raise DataError(f"two attributes have the name {name!r}; rename that of the column or function")
         try:
             array = pa.array(values)
-        except pa.ArrowException as error:
-            raise DataError(f"the values of {name!r} have no common type: {error}") from error
+        except (pa.ArrowException, UnicodeEncodeError, OverflowError) as error:
+            raise DataError(f"the values of {name!r} cannot be stored: {error}") from error
         columns[name] = array
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from beam_pipeline.curation.language import MIN_PROBABILITY, KeepLanguages, Lang
 from beam_pipeline.curation.measuring import MeasuredTexts, Rule
 from beam_pipeline.curation.pii import MaskPersonalData
 from beam_pipeline.curation.restore import Restored
-from beam_pipeline.curation.urls import BlockUrls
+from beam_pipeline.curation.urls import BlockList, BlockUrls
 from beam_pipeline.curation.words import WordSplitter
 from beam_pipeline.options.curation_options import ATTRIBUTES_RECORD, CurationConfig
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit
@@ -63,13 +64,18 @@ def check_filters(config: CurationConfig, *, measures_only: bool = False) -> Non
     if "language" in names:
         if not config.languages and not measures_only:
             raise UsageError("--filter language: --languages is missing, e.g. --languages en,de")
+        for code in config.languages:
+            if config.language_model is None and not re.fullmatch("[a-z]{2,3}", code):
+                raise UsageError(
+                    f"--languages {','.join(config.languages)}: {code!r} is no code, such as en or de"
+                )
         LanguageModel(config.language_model).check()
     if "urls" in names and config.url_block_list is None:
         raise UsageError(
             "--filter urls: --url_block_list is missing; name a file with a domain or address per line"
         )
-    if config.url_block_list is not None and not filesystem.exists(config.url_block_list):
-        raise UsageError(f"--url_block_list {config.url_block_list}: there is no such file")
+    if config.url_block_list is not None:
+        BlockList.read(config.url_block_list)
     Restored(config.restore)
     for name in names:
         if ":" in name:

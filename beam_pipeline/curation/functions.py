@@ -53,7 +53,7 @@ class UserFunction:
             spec = importlib.util.find_spec(module)
         except ModuleNotFoundError:
             spec = None
-        if spec is None or spec.origin is None:
+        if spec is None or spec.origin is None or not spec.has_location:
             raise UsageError(
                 f"--filter {self.name}: there is no module {module!r}; install it, add its folder to PYTHONPATH, or "
                 "give workers the package by --setup_file"
@@ -65,7 +65,12 @@ class UserFunction:
         """The function. Raises UsageError if the module has none of this name."""
         self.source()
         module, _, name = self.name.partition(":")
-        function = getattr(importlib.import_module(module), name, None)
+        try:
+            function = getattr(importlib.import_module(module), name, None)
+        except Exception as error:
+            raise UsageError(
+                f"--filter {self.name}: importing {module} fails: {type(error).__name__}: {error}"
+            ) from error
         if not callable(function):
             raise UsageError(f"--filter {self.name}: the module {module} has no function {name!r}")
         return function

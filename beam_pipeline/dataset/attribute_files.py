@@ -22,6 +22,7 @@ from tokenmill_reader.format.json_text import parse_own_json
 FORMAT = "tokenmill-attributes"
 _FILE_NAME = re.compile(r"unit-\d{6,}\.parquet")
 _KEY = b"tokenmill"
+_RECORD_KEYS = {"fingerprint", "plan", "schema", "config"}
 
 
 def unit_file(folder: str, unit: int) -> str:
@@ -62,7 +63,7 @@ def read_unit_file(folder: str, unit: int, fingerprint: str) -> pa.Table:
     identity = identity_of_file(path)
     if identity is None or identity.get("fingerprint") != fingerprint or identity.get("unit") != unit:
         raise DataError(
-            f"{path}: is missing, damaged or of another run than {RECORD}; run annotate again with --resume"
+            f"{path}: is missing, damaged or of another run than {RECORD}; run annotate again with --overwrite"
         )
     try:
         with filesystem.open_file(path) as file:
@@ -160,4 +161,5 @@ def _own_record(folder: str) -> dict[str, Any] | None:
         record = parse_own_json(filesystem.read_bytes(path))
     except ValueError:
         return None
-    return record if isinstance(record, dict) and record.get("format") == FORMAT else None
+    is_own = isinstance(record, dict) and record.get("format") == FORMAT and record.keys() >= _RECORD_KEYS
+    return record if is_own else None

@@ -35,6 +35,16 @@ _MAX_NAMED = 5
 _LISTS = (BAD_RECORDS, REMOVED)
 
 
+def refuse_dataset(output: str) -> None:
+    """Raises UsageError if the folder contains a dataset, or parts of one, which a dry run would delete."""
+    content = inspect_output(output)
+    staged = [path for path in content.own_files if path.startswith(f"{STAGING}/")]
+    if content.shards or content.finished or count_finished(staged):
+        raise UsageError(
+            f"--dry_run with --output {output}: contains a dataset, or an unfinished one; choose another folder"
+        )
+
+
 def claim(output: str, splits: Sequence[str], fingerprint: str, *, overwrite: bool, resume: bool) -> bool:
     """Checks that a run may use the folder, and deletes files of earlier runs that it would replace.
 

@@ -62,7 +62,7 @@ def parse_thresholds(text: str) -> tuple[tuple[str, float], ...]:
             values[name] = float(number)
         except ValueError:
             values[name] = math.nan
-        if name.count(".") != 1 or math.isnan(values[name]):
+        if name.count(".") != 1 or not math.isfinite(values[name]):
             raise UsageError(
                 f"--thresholds {text}: {item!r} is not FILTER.NAME=NUMBER, e.g. gopher.min_words=30"
             )

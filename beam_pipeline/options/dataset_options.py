@@ -88,7 +88,7 @@ class InspectConfig(FinishedDatasetConfig):
         tokenmill inspect dataset
         tokenmill inspect dataset --record train:17:42 --tokens
         tokenmill inspect dataset --grep 'some text' --ignore_case
-        tokenmill inspect dataset --removed gopher --most 5
+        tokenmill inspect clean --removed gopher --most 5
     """
 
     verb: ClassVar[str] = "inspect"

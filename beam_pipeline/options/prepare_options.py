@@ -243,9 +243,10 @@ class PrepareConfig(Options):
 
     def __post_init__(self) -> None:
         refuse_overwrite_and_resume(overwrite=self.overwrite, resume=self.resume)
-        if self.dry_run and (self.overwrite or self.estimate):
+        others = [name for name in ("overwrite", "resume", "estimate") if getattr(self, name)]
+        if self.dry_run and others:
             raise UsageError(
-                f"--dry_run with --{'overwrite' if self.overwrite else 'estimate'}: a dry run makes no dataset; use "
+                f"--dry_run with --{others[0]}: a dry run makes no dataset; use "
                 "only one of them, and for a dry run an --output of its own"
             )
         allowed = DOCUMENT_FORMATS if self.packing == "none" else ROW_FORMATS

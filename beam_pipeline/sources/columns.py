@@ -115,7 +115,7 @@ def check_columns(source: str, schema: pa.Schema, columns: Sequence[str]) -> Non
     for name in columns:
         if schema.names.count(name) != 1:
             raise UsageError(
-                f"{source}: has no column {name!r} (set by --keep_columns); its columns are "
+                f"{source}: has no column {name!r} (set by --keep_columns or --url_column); its columns are "
                 f"{_join_names(schema.names)}{suggestion(name, schema.names)}"
             )
 

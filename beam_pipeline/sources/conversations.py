@@ -84,6 +84,8 @@ def message_texts(document: str) -> str:
 def _texts_in(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield str(value)
     elif isinstance(value, dict):
         for key, member in value.items():
             if key not in ("role", "type"):

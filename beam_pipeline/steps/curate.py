@@ -204,8 +204,11 @@ def edit(
         decided = decide(unit, batch, first)
         removals.append(decided.removals)
         if decided.texts is not None:
-            batch = replace(batch, texts=decided.texts, bytes=utf8_sizes(decided.texts))
             blank = [index for index, text in enumerate(decided.texts) if not text or text.isspace()]
+            texts = list(decided.texts)
+            for index in blank:  # if they are restored, then with the text before the edit
+                texts[index] = batch.texts[index]
+            batch = replace(batch, texts=texts, bytes=utf8_sizes(texts))
             removals.append(Removals.of_rule(EMPTY, blank, np.zeros(len(blank)), [{}] * len(blank)))
     return batch, Removals.concat(removals)
 

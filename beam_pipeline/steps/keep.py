@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,12 +29,24 @@ class KeepByAttributes:
         self._unit: tuple[int, pa.Table] | None = None
 
     @cached_property
-    def _fingerprint(self) -> str:
-        return read_record(self._folder)["fingerprint"]
+    def _record(self) -> dict[str, Any]:
+        return read_record(self._folder)
+
+    def _read(self, unit: int) -> pa.Table:
+        """Returns the attributes of a unit, which may have only missing values of some, or none."""
+        table = read_unit_file(self._folder, unit, self._record["fingerprint"])
+        schema = schema_of(self._record)
+        columns = [
+            table[field.name].cast(field.type)
+            if field.name in table.schema.names
+            else pa.nulls(len(table), field.type)
+            for field in schema
+        ]
+        return pa.table(columns, schema=schema)
 
     def __call__(self, unit: WorkUnit, batch: DocumentBatch, first: int) -> Decided:
         if self._unit is None or self._unit[0] != unit.index:
-            self._unit = unit.index, read_unit_file(self._folder, unit.index, self._fingerprint)
+            self._unit = unit.index, self._read(unit.index)
         table = self._unit[1].slice(first, len(batch.texts))
         is_same = len(table) == len(batch.texts) and all(
             np.array_equal(table[name].to_numpy(), values)

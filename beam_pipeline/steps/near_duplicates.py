@@ -63,6 +63,7 @@ from beam_pipeline.dataset.sketches import (
     write_sketches,
 )
 from beam_pipeline.dataset.text_checksums import KEY, TextChecksums
+from beam_pipeline.sources.conversations import message_texts
 from beam_pipeline.sources.units import WorkUnit
 from beam_pipeline.steps.curate import Curation, curated_batches
 from beam_pipeline.steps.deduplicate import (
@@ -155,7 +156,10 @@ class SketchDocuments(beam.DoFn):
         size = ShingleSize.from_option(config.near_shingle)
         functions = hash_functions(config.seed, bands.bands * bands.rows)
         for curated in curated_batches(unit, self._curation, checksums, removals=removals):
-            sets = shingle_sets(curated.batch.texts, size)
+            texts = curated.batch.texts
+            if config.has_targets:  # not the keys and tools, which many conversations share
+                texts = [message_texts(text) for text in texts]
+            sets = shingle_sets(texts, size)
             yield Sketches(curated.numbers, sets.keys(), band_hashes(sets, bands, functions), sets)
 
 

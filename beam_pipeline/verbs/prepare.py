@@ -15,7 +15,8 @@ from beam_pipeline import __version__
 from beam_pipeline.conversations.chat_format import ChatFormat, chat_format
 from beam_pipeline.conversations.rendering import check_templates
 from beam_pipeline.curation.filters import check_filters, files_identity
-from beam_pipeline.dataset import output_place
+from beam_pipeline.curation.restore import Restored
+from beam_pipeline.dataset import output_folder, output_place
 from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.engines.engine import HF_SPEED, check_engine
@@ -24,10 +25,12 @@ from beam_pipeline.engines.unknown_text import describe_unknown
 from beam_pipeline.formats.choice import format_class, format_for
 from beam_pipeline.native import library as native
 from beam_pipeline.options.command_line import Parsed, parse
+from beam_pipeline.options.curation_options import CurationConfig
 from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.runners import beam_options, launching
 from beam_pipeline.runners.launching import Launch
 from beam_pipeline.sources.plan import InputPlan
+from beam_pipeline.sources.reading import read_unit
 from beam_pipeline.sources.units import write_plan
 from beam_pipeline.steps import graph
 from beam_pipeline.steps.job import Job
@@ -176,6 +179,8 @@ def prepare(config: PrepareConfig, beam_args: Sequence[str]) -> PreparedDataset:
         output, config.split_names, (file.path for file in checked.planned.files), config.tokenizer
     )
     is_done, units = True, len(checked.planned.units)
+    if config.dry_run:
+        output_folder.refuse_dataset(output)
     with launch.claim(config, config.split_names, fingerprint, num_units=units) as held:
         if held is not None:
             is_done = _make(launch, held, checked)
@@ -243,6 +248,7 @@ def check_run(config: PrepareConfig, launch: Launch, planned: InputPlan | None =
     if config.curation.keep is not None:
         check_attributes(config.curation.attributes, config.curation.keep, planned.units)
     config = replace(config, input=planned.config)
+    _check_curation(config.curation, planned)
     format_for(config, tokenizer.vocab_size).check_records(likely_records(config, planned.bytes))
     if _joins_silently(config, template):
         eos_hint = (
@@ -364,6 +370,24 @@ def _pad_id(config: PrepareConfig, tokenizer: TokenizerDescription) -> int:
         "selects another token"
     )
     return pad_id
+
+
+def _check_curation(config: CurationConfig, planned: InputPlan) -> None:
+    """Warns of lists and columns of which the input has nothing, since rules would then do nothing without a word."""
+    unknown = sorted(set(Restored(config.restore).files) - {file.path for file in planned.files})
+    if unknown:
+        _log.warning(
+            f"--restore: {len(unknown)} of the files that the lists name are not in the input, such as {unknown[0]}; "
+            "their documents are not restored. If the input has moved, correct the column path"
+        )
+    if not config.columns or not planned.units:
+        return
+    batch = next(read_unit(planned.units[0], planned.config, columns=config.columns), None)
+    for name, values in ({} if batch is None else batch.columns).items():
+        if values and all(value is None for value in values):
+            _log.warning(
+                f"--keep_columns or --url_column {name}: none of the first {len(values)} records has this key"
+            )
 
 
 def _joins_silently(config: PrepareConfig, template: Template) -> bool:

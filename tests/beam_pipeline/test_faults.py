@@ -151,8 +151,8 @@ def test_a_resumed_run_completes_missing_and_damaged_offsets(
 @pytest.mark.parametrize(
     ("step", "name", "files"),
     [
-        (deduplicate, "read_unit", "unit-*.hashes"),
-        (tokenize, "read_unit", "unit-*.rows"),
+        (deduplicate, "curated_batches", "unit-*.hashes"),
+        (tokenize, "kept_documents", "unit-*.rows"),
         (tails, "pack_pieces", "tails-*.rows"),
     ],
 )

@@ -18,6 +18,7 @@ SCRIPTS = sorted(path for path in (ROOT / "benchmarks").rglob("*.py") if "argpar
 # These import other programs, which are not dependencies.
 NOT_INSTALLED = {
     "cpu_step.py",
+    "datatrove_decontamination.py",
     "datatrove_filters.py",
     "datatrove_minhash.py",
     "datatrove_tokenizer.py",

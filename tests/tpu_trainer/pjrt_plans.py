@@ -132,7 +132,7 @@ TESTED = {
     "bfloat16": ("own rules",),
     "muon": ("tensor, fsdp", "sequence, tensor, fsdp"),
     "adafactor": ("tensor, fsdp",),
-    "lion": ("tensor, fsdp",),
+    "lion": ("tensor, fsdp", "sequence"),
     "experts": ("tensor, fsdp", "expert", "expert, sequence, fsdp"),
 }
 

@@ -105,7 +105,7 @@ def run(
     try:
         with request.watched() if wait else contextlib.nullcontext():
             result = _service_answer(pipeline.run)
-            if not getattr(result, "has_job", False):  # for a template, or with --dry_run
+            if not getattr(result, "has_job", False):  # for a template
                 template = f"is described in {cloud.template_location}, and Dataflow starts it"
                 _log.info("the job %s", template if cloud.template_location else "was not submitted")
                 if lock and cloud.template_location:

@@ -71,7 +71,7 @@ def write(folder: Path, *names: str) -> None:
 OF_A_USER = (
     "_staging/notes",
     "bad_records/notes.txt",
-    "removed/unit-000000.parquet",
+    "removed/notes.txt",
     "report.html",
     "train/notes.txt",
     "data/train/x.txt",
@@ -109,6 +109,7 @@ def test_overwrite_keeps_what_no_run_has_written(run, out: Path):
             "train/train-00000-7.tfrecord",
             "tokenizer/added_tokens.json",
             "tokenizer",
+            "removed/unit-000000.parquet",
         ),
         *("train/offsets", "train/transformed_metadata"),
     ],

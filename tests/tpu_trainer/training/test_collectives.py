@@ -89,8 +89,8 @@ def test_devices_that_divide_rows_gather_keys_and_values_and_sum_their_gradients
     assert bytes_of(collectives, "all-gather") <= EXCESS * (4 * LAYERS + 1) * ACTIVATIONS
     sums = bytes_of(collectives, "all-reduce") + bytes_of(collectives, "reduce-scatter")
     assert sums <= EXCESS * (report["weights"] + TABLE + 2 * LAYERS * ACTIVATIONS)
-    others = bytes_of(collectives, "all-to-all") + bytes_of(collectives, "collective-permute")
-    assert others <= 0.02 * ACTIVATIONS  # numbers of tokens
+    assert "all-to-all" not in collectives
+    assert "collective-permute" not in collectives
 
 
 def test_tokens_are_sent_to_their_experts_and_back(report: dict[str, Any]) -> None:

@@ -78,7 +78,7 @@ class Division(NamedTuple):
     def by_group(self, x: tf.Tensor) -> tf.Tensor:
         """Returns the tokens of each group, [G, B · L / G, …], of an array [B, L, …].
 
-        Groups are in the order of (data, sequence, expert): devices that exchange tokens for experts are neighbours.
+        Groups are in the order of (data, sequence, expert): groups that exchange tokens for experts are neighbours.
         """
         rows, length, *rest = x.shape
         if self.sequence > 1:

@@ -134,7 +134,9 @@ def _compute(
 ) -> tf.Tensor:
     """Returns the results of all choices, [G, A, H], for `tokens`, [G, T, H]."""
     names = [f"mlp.{name}.weight" for name in (("gate", "up", "down") if shape.gated else ("up", "down"))]
-    matrices = [tf.cast(weights[name], tokens.dtype) for name in names]
+    matrices = [
+        weights[name] for name in names
+    ]  # each pass casts them, so that gradients are summed in float32
 
     def run(
         first: tf.Tensor | int, tokens: tf.Tensor, matrices: Sequence[tf.Tensor], kept: Callable[..., Any]
@@ -148,7 +150,7 @@ def _compute(
         places = division.by_device(_dispatch(tokens, route, queues.chosen))
         places = tf.reshape(places, [groups, -1, queues.capacity, width])
         places = division.by_expert(places)
-        *gates, up, down = matrices
+        *gates, up, down = (tf.cast(matrix, tokens.dtype) for matrix in matrices)
         inner = between("up", places, up)
         if gates:
             inner = activate(between("gate", places, gates[0]), shape.activation) * inner

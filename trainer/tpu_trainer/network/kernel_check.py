@@ -64,7 +64,8 @@ def check_attention_kernel(
         UsageError: If a difference is too large, or the device rejects the kernel.
     """
     if kernel.name != "mosaic":
-        length = min(length, max(_MAX_LENGTH, LANES * division.chunks(architecture)))
+        step = LANES * division.chunks(architecture)
+        length = min(length, max(1, _MAX_LENGTH // step) * step)
     differences = []
     for number in range(len(architecture.windows)):
         attentions = _Attentions(

@@ -53,7 +53,7 @@ class MeshFinder:
             progress=self._show,
         )
         for plan in self._search.without_rows:
-            rule = f"train.batch_size {config.train.batch_size} is not a multiple of {plan.data}"
+            rule = f"train.batch_size {config.train.batch_size} is not a multiple of {plan.row_groups}"
             self.refused[plan] = rule
 
     def run(self) -> Trial | None:

@@ -135,6 +135,11 @@ def plans(
     """Returns the plans for all devices of the topology, and why others are impossible: by the rules or by memory."""
     available = topology.chip.hbm_bytes / topology.chip.devices
     expert, sequence = config.mesh.expert, config.mesh.sequence
+    if topology.replicas % (expert * sequence):
+        raise UsageError(
+            f"--mesh.expert {expert} times --mesh.sequence {sequence} must divide the {topology.replicas} devices of "
+            f"{topology.name}; change the mesh or the topology"
+        )
     policies = get_args(Recompute) if config.find_recompute else (config.train.recompute,)
     possible, refused = {}, {}
     for model in range(1, topology.replicas + 1):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tpu_trainer.config.mesh import AXES, ROWS, SEQUENCE, MeshConfig
+from tpu_trainer.config.mesh import AXES, ROWS, MeshConfig
 from tpu_trainer.devices.pjrt.sharding import Placement, whole
 from tpu_trainer.support.chips import CHIPS, KINDS
 from tpu_trainer.support.errors import UsageError
@@ -210,8 +210,11 @@ class DeviceMesh:
 
 
 def rows_placement(dimensions: int) -> Placement:
-    """Returns the placement of an array of a batch: [B] or [B, L]."""
-    return (ROWS, (SEQUENCE,))[:dimensions]
+    """Returns the placement of an array of a batch: [B] or [B, L].
+
+    Devices that divide tokens have the numbers of whole rows: few bytes, whose shifts would otherwise be exchanged.
+    """
+    return (ROWS, *whole(dimensions - 1))
 
 
 # Not lambdas, because JAX would compile each of them again.

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from tpu_trainer.config.mesh import DATA, EXPERT, MODEL, SHARDS, MeshConfig
+from tpu_trainer.config.mesh import EXPERT, MODEL, SHARDS, MeshConfig
 from tpu_trainer.support.errors import UsageError
 
 Placement = tuple[tuple[str, ...], ...]
@@ -35,7 +35,7 @@ _STACKED = re.compile(r"/layers\.")
 _LAYERS_AND_EXPERTS = re.compile(r"/layers\.mlp\.(gate|up|down)\.weight$")
 # A table whose rows are looked up.
 _TABLE = re.compile(r"/embeddings\.(tokens|positions|types)\.weight$")
-# Smaller variables are not divided over `data`: gathering one costs more time than its bytes are worth.
+# Smaller variables are not divided by fsdp: gathering one costs more time than its bytes are worth.
 _LEAST_ELEMENTS = 1024
 
 
@@ -124,12 +124,12 @@ def _placement(name: str, shape: Sequence[int], mesh: MeshConfig) -> Placement |
 
 def is_sharded(placement: Placement) -> bool:
     """Returns whether devices gather a weight with this placement before they use it."""
-    return any(DATA in axes for axes in placement)
+    return gathered(placement) != placement
 
 
 def gathered(placement: Placement) -> Placement:
     """Returns the placement of a weight that devices have gathered."""
-    return tuple(() if DATA in axes else axes for axes in placement)
+    return tuple(axes if axes in ((MODEL,), (EXPERT,)) else () for axes in placement)
 
 
 def parts(axes: Sequence[str], sizes: Mapping[str, int]) -> int:

@@ -185,7 +185,7 @@ def mask_arrays(arrays: Sequence[Array], sequence: int, **options: Any) -> list[
     are those of splash_function.
 
     Returns:
-        None of them if all devices have the same: the function then contains them.
+        An empty list if all devices have the same: the function then contains them.
     """
     if sequence == 1 or _sees_all(arrays, **options):
         return []
