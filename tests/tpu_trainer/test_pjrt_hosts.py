@@ -30,8 +30,8 @@ OPTIONS: dict[str, Any] = SMALL | CLM | {
     "train.evaluate_every": 9,
 }  # fmt: skip
 FSDP = {"mesh.model": 2, "mesh.fsdp": True}
-# Both processes feed the same rows.
-TENSOR = {"mesh.model": 4}
+# Both processes feed the same rows, and have halves of them.
+DIVIDED_ROWS = {"mesh.model": 2, "mesh.sequence": 2}
 
 
 def write_own_disks(root: Path, dataset: Path) -> None:
@@ -76,7 +76,7 @@ def outcomes(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
     clock_options = FSDP | {"train.checkpoint_minutes": 1e-6, "train.checkpoint_every": 100}
     lost_runs = several_processes("run", clock_options, ({}, {}), ({"kill_at": 8}, {}))
-    terminated_runs = several_processes("run", TENSOR, ({}, {}), ({"terminate_at": 13}, {}))
+    terminated_runs = several_processes("run", DIVIDED_ROWS, ({}, {}), ({"terminate_at": 13}, {}))
     different_runs = several_processes("different", FSDP, ({}, {}), ({}, {"train.batch_size": 16}))
     write_own_disks(root, dataset)
     relative = {"output_dir": "run", "data.validation": "validation"}

@@ -17,9 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpu_trainer.config import CompileCheckConfig, TrainConfig
+from tpu_trainer.config import CompileCheckConfig, MeshConfig, TrainConfig
 from tpu_trainer.network.architecture import Architecture, Attention, LayerKind, Mlp, Norm
 from tpu_trainer.support.chips import Topology
+from tpu_trainer.support.errors import UsageError
 from tpu_trainer.tpu_check.figures import roofline
 from tpu_trainer.tpu_check.mesh_candidates import (
     Candidate,
@@ -72,6 +73,17 @@ def facts(**changes: Any) -> ModelFacts:
 
 FACTS = facts()
 PLANS, REFUSED_PLANS = plans(CONFIG, FACTS, TOPOLOGY)
+
+
+def test_plans_keep_the_axes_of_experts_and_tokens() -> None:
+    config = replace(CONFIG, mesh=MeshConfig(sequence=2))
+    possible, _ = plans(config, FACTS, TOPOLOGY)
+    assert {(plan.data, plan.sequence, plan.model) for plan in possible} == {(4, 2, 1), (2, 2, 2), (1, 2, 4)}
+    assert "data 4 × sequence 2 × model 1" in {str(plan) for plan in possible}
+    _, refused = plans(replace(CONFIG, mesh=MeshConfig(expert=2)), FACTS, TOPOLOGY)
+    assert all("the model has no experts" in reason for reason in refused.values())
+    with pytest.raises(UsageError, match=r"--mesh.sequence 3 must divide the 8 devices of v5e:2x4"):
+        plans(replace(CONFIG, mesh=MeshConfig(sequence=3)), FACTS, TOPOLOGY)
 
 
 class Compiler:
