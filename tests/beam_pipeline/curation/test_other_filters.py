@@ -134,10 +134,11 @@ def test_columns_reach_functions_and_block_lists(tmp_path, tokenizer_folder, fun
 def test_options_that_filters_need_are_checked(tmp_path, tokenizer_folder):
     source = tmp_path / "a.txt"
     source.write_text("A line.\n")
+    (tmp_path / "blocked.txt").write_text("example.com\n")
     argv = ["--input", str(source), "--tokenizer", str(tokenizer_folder), "--output", str(tmp_path / "out")]
     with pytest.raises(UsageError, match="--languages is missing"):
         prepare.main([*argv, "--filter", "language"])
     with pytest.raises(UsageError, match="--url_block_list is missing"):
         prepare.main([*argv, "--filter", "urls"])
-    with pytest.raises(DataError, match="is text, which has no column 'url'"):
-        prepare.main([*argv, "--filter", "urls", "--url_block_list", str(source)])
+    with pytest.raises((UsageError, DataError), match="is text, which has no column 'url'"):
+        prepare.main([*argv, "--filter", "urls", "--url_block_list", str(tmp_path / "blocked.txt")])

@@ -176,10 +176,11 @@ def test_a_dry_run_lists_what_a_run_removes_and_makes_no_dataset(run, capsys):
 
 def test_a_dry_run_replaces_no_dataset(run):
     run()
-    with pytest.raises(UsageError, match="contains the same dataset"):
+    with pytest.raises(UsageError, match="contains a dataset, or an unfinished one; choose another folder"):
         run("--dry_run")
-    with pytest.raises(UsageError, match="--dry_run with --overwrite"):
-        run("--dry_run", "--overwrite")
+    for option in ("--overwrite", "--resume"):
+        with pytest.raises(UsageError, match=f"--dry_run with {option}"):
+            run("--dry_run", option)
 
 
 def test_a_resumed_run_searches_no_unit_again(run, monkeypatch):
