@@ -99,6 +99,10 @@ class Division(NamedTuple):
         """Returns `x`, [B, L, …], of which devices have the tokens that they have of the rows."""
         return x if self.sequence == 1 else place(x, [ROWS, (SEQUENCE,), *[()] * (len(x.shape) - 2)])
 
+    def by_row_group(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns numbers of tokens, [B, L], of which devices have those of whole rows: few bytes, and no exchange."""
+        return x if self.sequence == 1 else place(x, [ROWS, ()])
+
     def by_query(self, x: tf.Tensor) -> tf.Tensor:
         """Returns queries or attention's results, [B, L, H, D], of which devices have those of their tokens."""
         return x if self.sequence == 1 else place(x, [ROWS, (SEQUENCE,), (MODEL,), ()])

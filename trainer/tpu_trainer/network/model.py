@@ -70,6 +70,7 @@ class LanguageModel:
         elif (order := division.order(self.network.architecture, targets.shape[1])) is not None:
             inputs = inputs.ordered(order)
             targets, weights = (tf.gather(x, order, axis=1) for x in (targets, weights))
+        targets, weights = map(division.by_row_group, (targets, weights))
         hidden, layers_loss = self._hidden(values, inputs, positions, training=training)
         loss, correct = cross_entropy_sums(
             hidden=tf.reshape(division.by_group(hidden), [-1, hidden.shape[-1]]),
