@@ -81,7 +81,7 @@ def test_tpu7x_gathers_large_weights_at_once(monkeypatch: pytest.MonkeyPatch) ->
 
     module = MeshModule(
         lowered=Program(function, {"x": tf.TensorSpec([8 * 8192, 4096], tf.bfloat16)}).lower(),
-        placements=((DATA, None), (None, DATA)),
+        placements=(((DATA,), ()), ((), (DATA,))),
         mesh=MeshConfig(data=8, fsdp=True),
     )
 
