@@ -33,7 +33,7 @@ from beam_pipeline.steps.documents import DOCUMENT_FILE, DOCUMENT_UNITS, FORMAT,
 from beam_pipeline.steps.job import Job
 from beam_pipeline.support import filesystem, memory
 from beam_pipeline.support.errors import DataError, LockLost, UsageError, UserError, user_message
-from beam_pipeline.verbs.prepare import CheckedRun, check_run
+from beam_pipeline.verbs.checked_run import CheckedRun, check_run
 from beam_pipeline.verbs.report import write_report
 from beam_pipeline.verbs.results import PreparedDataset, read_summary
 from tokenmill_reader.format.limits import MOST_SHARDS

@@ -20,7 +20,7 @@ from beam_pipeline.rows.split_chooser import SplitChooser
 from beam_pipeline.runners import launching
 from beam_pipeline.sources.reading import read_unit
 from beam_pipeline.steps.unit_rows import UnitRows
-from beam_pipeline.verbs import prepare
+from beam_pipeline.verbs import checked_run
 
 # Options that specify where things are, how the run goes, or when it fails. The list of inputs stands for `input`, the
 # tokenizer's content for `tokenizer`, and `splits` for `split`.
@@ -117,7 +117,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Pa
 def outcome(argv: list[str]) -> tuple[str, tuple]:
     """Returns the fingerprint of a run, and everything that determines its shards: units' outputs and the layout."""
     config, _ = parse(PrepareConfig, argv)
-    checked = prepare.check_run(config, launching.begin("prepare", [], config.output))
+    checked = checked_run.check_run(config, launching.begin("prepare", [], config.output))
     tokenizer, planned = checked.tokenizer, checked.planned
     encoder = DocumentTokenizer(
         tokenizer_json=tokenizer.json,

@@ -12,7 +12,7 @@ from beam_pipeline.dataset.manifest import read_manifest
 from beam_pipeline.formats import mds
 from beam_pipeline.support import memory
 from beam_pipeline.support.errors import DataError, UsageError
-from beam_pipeline.verbs import convert, prepare
+from beam_pipeline.verbs import checked_run, convert, prepare
 from tests.beam_pipeline.runs import arguments, defects
 from tokenmill_reader import Dataset
 from tokenmill_reader.format import limits
@@ -53,7 +53,7 @@ def test_more_than_four_million_ids(text: Path, large_vocabulary: Path, tmp_path
 @pytest.mark.parametrize(
     ("module", "limit", "options", "message"),
     [
-        (prepare, "MOST_IDS", [], " ids, but a dataset can have at most 10; "),
+        (checked_run, "MOST_IDS", [], " ids, but a dataset can have at most 10; "),
         (mds, "MOST_MDS_BYTES", ["--output_format", "mds", "--num_shards", "1"], "more --num_shards"),
         (mds, "MOST_MDS_BYTES", ["--output_format", "mds", "--shard_size", "99"], "smaller --shard_size"),
     ],
@@ -87,7 +87,9 @@ def test_one_shard_of_a_terabyte_is_refused(
 ):
     monkeypatch.setattr(memory, "available", lambda: 8 << 30)
     monkeypatch.setattr("beam_pipeline.sources.plan.InputPlan.bytes", 10**12)
-    monkeypatch.setattr(prepare, "check_documents", lambda *_: None)  # samples at places that do not exist
+    monkeypatch.setattr(
+        checked_run, "check_documents", lambda *_: None
+    )  # samples at places that do not exist
     command = arguments(corpus, tokenizer_folder, tmp_path / "out")
     with pytest.raises(
         UsageError, match=r"about 4\d\d\.\d GB of memory here.*use more --num_shards, since all"
