@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -66,11 +67,7 @@ class MeshConfig:
         """
         mesh = replace(self, data=self.data or max(1, devices // (self.expert * self.sequence * self.model)))
         if mesh.devices > devices or (all_used and mesh.devices < devices):
-            product = " times ".join(
-                f"--mesh.{axis} {size}"
-                for axis, size in mesh.sizes.items()
-                if size > 1 or axis in (DATA, MODEL)
-            )
+            product = " times ".join(f"--mesh.{axis} {size}" for axis, size in shown(mesh.sizes).items())
             raise UsageError(f"{product} are {mesh.devices} devices, but {description}; change the mesh")
         return mesh
 
@@ -90,10 +87,8 @@ class MeshConfig:
         return math.prod(self.sizes[axis] for axis in ROWS)
 
     def describe(self) -> str:
-        """Describes the sizes of the axes: `data` and `model`, and others that divide something."""
-        return ", ".join(
-            f"{axis} {size}" for axis, size in self.sizes.items() if size > 1 or axis in (DATA, MODEL)
-        )
+        """Describes the sizes of the axes that are `shown`."""
+        return ", ".join(f"{axis} {size}" for axis, size in shown(self.sizes).items())
 
     def __post_init__(self) -> None:
         check_ranges(
@@ -114,6 +109,11 @@ class MeshConfig:
             used = [axis for axis in axes if axis is not None]
             rule = "an axis can divide only one dimension of a variable"
             require(len(set(used)) == len(used), "mesh.rules", {pattern: axes}, rule)
+
+
+def shown(sizes: Mapping[str, int]) -> dict[str, int]:
+    """Returns the sizes of the axes that people look for: `data` and `model`, and others that divide something."""
+    return {axis: sizes[axis] for axis in AXES if sizes[axis] > 1 or axis in (DATA, MODEL)}
 
 
 def check_mesh(mesh: MeshConfig, strategy: str) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import base64
 import functools
-import json
 import zipfile
 from collections.abc import Callable
 from importlib import resources
@@ -25,6 +24,7 @@ import tensorflow as tf
 from tpu_trainer.config import Precision
 from tpu_trainer.network.architecture import Architecture
 from tpu_trainer.network.attention import ProbabilitiesDropout
+from tpu_trainer.network.custom_call import custom_call
 from tpu_trainer.network.division import ONE_DEVICE, Division
 from tpu_trainer.network.dropout import line_seeds, scale, threshold
 
@@ -167,9 +167,6 @@ def _lines(seeds: tf.Tensor, segment_ids: tf.Tensor) -> tf.Tensor:
 
 
 def _run(name: str, causal: bool, *operands: tf.Tensor) -> list[tf.Tensor]:
-    # There is no public API for this operation.
-    from tensorflow.compiler.tf2xla.ops import gen_xla_ops
-
     rows, length, width = operands[-1].shape
     dtype = operands[-1].dtype
     heads = width // HEAD_SIZE
@@ -190,11 +187,9 @@ def _run(name: str, causal: bool, *operands: tf.Tensor) -> list[tf.Tensor]:
             + results * operands[-1].shape.num_elements() * dtype.size,
         },
     }
-    return gen_xla_ops.xla_custom_call_v2(
-        operands=[tf.constant(rows), tf.constant(width // LANES), *operands],
-        call_target_name="tpu_custom_call",
-        backend_config=json.dumps({"custom_call_config": config}),
-        has_side_effect=False,
-        result_dtypes=[dtype] * results,
-        result_shapes=[operands[-1].shape] * results,
+    return custom_call(
+        "tpu_custom_call",
+        [tf.constant(rows), tf.constant(width // LANES), *operands],
+        {"custom_call_config": config},
+        [(dtype, operands[-1].shape)] * results,
     )

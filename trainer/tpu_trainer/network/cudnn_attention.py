@@ -8,7 +8,6 @@ bias that all layers share.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ import tensorflow as tf
 
 from tpu_trainer.network.architecture import Architecture
 from tpu_trainer.network.attention import Visibility
+from tpu_trainer.network.custom_call import custom_call
 from tpu_trainer.network.division import ONE_DEVICE, Division
 from tpu_trainer.network.stack import Kept
 
@@ -156,9 +156,6 @@ def _run(operands: Sequence[tf.Tensor], *, mask: Mask, scale: float) -> list[tf.
     Returns:
         Output and statistics, or the gradients of query, key and value.
     """
-    # There is no public API for this operation.
-    from tensorflow.compiler.tf2xla.ops import gen_xla_ops
-
     query, key, *_ = operands
     rows, length, heads, size = query.shape
     is_forward = len(operands) == 3
@@ -177,13 +174,11 @@ def _run(operands: Sequence[tf.Tensor], *, mask: Mask, scale: float) -> list[tf.
         if mask.bias is not None:
             results.append((tf.bfloat16, mask.bias.shape.as_list()))
     results.append((tf.uint8, [0]))  # the compiler makes it as large as cuDNN's temporary memory
-    outputs = gen_xla_ops.xla_custom_call_v2(
-        operands=inputs,
-        call_target_name=name + ("" if is_forward else "Backward"),
-        backend_config=json.dumps(_backend_config([rows, heads, length, length], mask, scale, is_forward)),
-        has_side_effect=False,
-        result_dtypes=[dtype for dtype, _ in results],
-        result_shapes=[shape for _, shape in results],
+    outputs = custom_call(
+        name + ("" if is_forward else "Backward"),
+        inputs,
+        _backend_config([rows, heads, length, length], mask, scale, is_forward),
+        results,
     )
     arrays = outputs[: 1 if is_forward else 3]
     arrays = [tf.transpose(array, [0, 2, 1, 3]) for array in arrays]

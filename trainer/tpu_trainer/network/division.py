@@ -10,7 +10,6 @@ shares, as in Dubey et al., "The Llama 3 Herd of Models" (2024, 3.3.2).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from typing import NamedTuple
@@ -20,6 +19,7 @@ import tensorflow as tf
 
 from tpu_trainer.config.mesh import EXPERT, MODEL, ROWS, SEQUENCE, SHARDS
 from tpu_trainer.network.architecture import Architecture
+from tpu_trainer.network.custom_call import custom_call
 from tpu_trainer.support.errors import UsageError
 
 PLACE = "tokenmill.place"
@@ -164,17 +164,7 @@ def place(x: tf.Tensor, axes: Sequence[Axes]) -> tf.Tensor:
 
 
 def _call(x: tf.Tensor, axes: Sequence[Axes]) -> tf.Tensor:
-    # There is no public API for this operation.
-    from tensorflow.compiler.tf2xla.ops import gen_xla_ops
-
-    (result,) = gen_xla_ops.xla_custom_call_v2(
-        operands=[x],
-        call_target_name=PLACE,
-        backend_config=json.dumps(list(axes)),
-        has_side_effect=False,
-        result_dtypes=[x.dtype],
-        result_shapes=[x.shape],
-    )
+    (result,) = custom_call(PLACE, [x], list(axes), [(x.dtype, x.shape)])
     return result
 
 

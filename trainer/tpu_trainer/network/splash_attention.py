@@ -10,7 +10,6 @@ probabilities block by block.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from tpu_trainer.network.architecture import Architecture
+from tpu_trainer.network.custom_call import custom_call
 from tpu_trainer.network.division import ONE_DEVICE, Division, in_columns, in_order
 from tpu_trainer.network.stack import Kept
 
@@ -139,9 +139,6 @@ def _run(operands: Sequence[tf.Tensor], config: Mapping[str, Any], sequence: int
         config: The arguments of splash_kernels.splash_function.
         sequence: Devices that divide a row.
     """
-    # There is no public API for this operation.
-    from tensorflow.compiler.tf2xla.ops import gen_xla_ops
-
     query, key, value = operands[:3]
     rows, length, heads, _ = query.shape
     is_forward = len(operands) < 6
@@ -149,11 +146,4 @@ def _run(operands: Sequence[tf.Tensor], config: Mapping[str, Any], sequence: int
     if not is_forward:
         parts = [] if sequence == 1 else [sequence]
         results = [(query.dtype, query.shape), *((x.dtype, [*parts, *x.shape]) for x in (key, value))]
-    return gen_xla_ops.xla_custom_call_v2(
-        operands=operands,
-        call_target_name=f"{CALL}.{'forward' if is_forward else 'backward'}",
-        backend_config=json.dumps(config),
-        has_side_effect=False,
-        result_dtypes=[dtype for dtype, _ in results],
-        result_shapes=[shape for _, shape in results],
-    )
+    return custom_call(f"{CALL}.{'forward' if is_forward else 'backward'}", operands, config, results)

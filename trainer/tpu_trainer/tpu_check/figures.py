@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
-from tpu_trainer.config.mesh import AXES, DATA, MODEL, MeshConfig
+from tpu_trainer.config.mesh import MeshConfig, shown
 from tpu_trainer.support.chips import Chip, Topology
 from tpu_trainer.tpu_check.collectives import collectives
 from tpu_trainer.tpu_check.compiler import Executable, OutOfMemory
@@ -191,8 +191,7 @@ def _mesh(report: dict[str, Any]) -> str:
     if mesh is None:
         return ""
     sharded = {True: ", fsdp", False: "", "zero": ", zero", "keep": ", keep"}[mesh["fsdp"]]
-    sizes = [f"{axis} {mesh[axis]}" for axis in AXES if mesh[axis] > 1 or axis in (DATA, MODEL)]
-    return " × ".join(sizes) + sharded
+    return " × ".join(f"{axis} {size}" for axis, size in shown(mesh).items()) + sharded
 
 
 def _loops(report: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args, get_type_hints
 
 from tpu_trainer.config import CompileCheckConfig, MeshConfig, Recompute
+from tpu_trainer.config.mesh import DATA, EXPERT, MODEL, SEQUENCE, shown
 from tpu_trainer.devices.pjrt.sharding import bytes_per_device, place_variables
 from tpu_trainer.network.architecture import Architecture
 from tpu_trainer.network.division import Division
@@ -34,15 +35,10 @@ class MeshPlan:
     recompute: Recompute
 
     def __str__(self) -> str:
-        others = {"expert": self.expert, "sequence": self.sequence}
-        sizes = (
-            {"data": self.data}
-            | {axis: size for axis, size in others.items() if size > 1}
-            | {"model": self.model}
-        )
         sharded = {True: ", fsdp", False: ""}.get(self.fsdp, f", {self.fsdp}")
         recomputed = "" if self.recompute == "nothing" else f", recompute {self.recompute}"
-        return " × ".join(f"{axis} {size}" for axis, size in sizes.items()) + sharded + recomputed
+        sizes = " × ".join(f"{axis} {size}" for axis, size in self._sizes.items())
+        return f"{sizes}{sharded}{recomputed}"
 
     @property
     def row_groups(self) -> int:
@@ -52,9 +48,12 @@ class MeshPlan:
     @property
     def axes(self) -> dict[str, Any]:
         """The options of the mesh."""
-        others = {"expert": self.expert, "sequence": self.sequence}
-        used = {axis: size for axis, size in others.items() if size > 1}
-        return {"data": self.data, **used, "model": self.model, "fsdp": self.fsdp}
+        return {**self._sizes, "fsdp": self.fsdp}
+
+    @property
+    def _sizes(self) -> dict[str, int]:
+        """The sizes of the axes, those of 1 only if they are searched."""
+        return shown({DATA: self.data, EXPERT: self.expert, SEQUENCE: self.sequence, MODEL: self.model})
 
 
 @dataclass(frozen=True, kw_only=True)
