@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from beam_pipeline.support.grouping import run_starts
 from beam_pipeline.support.hashing import mix64
 
 WINDOW = 8
@@ -55,9 +56,7 @@ def group_starts(hashes: np.ndarray) -> np.ndarray:
     >>> group_starts(np.array([4, 6, 6, 7]))
     array([0, 1, 1, 3])
     """
-    starts = np.arange(len(hashes))
-    starts[1:][hashes[1:] == hashes[:-1]] = 0
-    return np.maximum.accumulate(starts)
+    return run_starts(hashes[1:] != hashes[:-1], len(hashes))
 
 
 def propose(ids: np.ndarray, starts: np.ndarray, from_rank: int = 1) -> Proposed:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from beam_pipeline.support.grouping import indices_by_key
 from beam_pipeline.support.hashing import mix64
 
 NO_LINKS = np.empty((0, 2), np.uint64)
@@ -66,9 +67,7 @@ def by_partition(links: np.ndarray, partitions: int, column: int = 0) -> Iterato
     """Yields (partition, the distinct links whose vertex in `column` belongs to it, as bytes)."""
     links = distinct(links)
     partition = (mix64(links[:, column]) % np.uint64(partitions)).astype(np.int64)
-    order = np.argsort(partition, kind="stable")
-    edges = np.flatnonzero(np.diff(partition[order])) + 1
-    for part in np.split(order, edges) if len(links) else ():
+    for part in indices_by_key(partition):
         yield int(partition[part[0]]), links[part].tobytes()
 
 

@@ -19,7 +19,7 @@ from beam_pipeline.curation.punctuation import PUNCTUATION
 from beam_pipeline.support import extras
 
 _PIECES_AT_ONCE = 10_000  # since each call of spaCy has a cost
-_MAX_PIECES = 1 << 20  # in the table, which then starts anew: about 200 MB
+_MAX_PIECES = 1 << 20  # in the table, which then starts again: about 200 MB
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 """The stop words of Gopher (Rae et al. 2021, arXiv:2112.11446, appendix A1.1)."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -16,7 +15,6 @@ from apache_beam.metrics import Metrics
 from apache_beam.pvalue import AsIter
 
 from beam_pipeline.curation.attributes import Measurer, join_tables
-from beam_pipeline.dataset import lock
 from beam_pipeline.dataset.attribute_files import (
     FORMAT,
     describe_schema,
@@ -25,45 +23,29 @@ from beam_pipeline.dataset.attribute_files import (
     unit_file,
 )
 from beam_pipeline.dataset.finished_units import identity_of
-from beam_pipeline.dataset.lock_holder import check_held
-from beam_pipeline.dataset.staging import STAGING, TEMPORARY, staging_folder
 from beam_pipeline.options.annotate_options import AnnotateConfig
 from beam_pipeline.options.curation_options import ATTRIBUTES_RECORD
 from beam_pipeline.sources.reading import read_unit
 from beam_pipeline.sources.units import WorkUnit, read_plan
+from beam_pipeline.steps.job import OutputJob
 from beam_pipeline.support import filesystem
-from beam_pipeline.support.progress import Address, Reporter, UnitProgress
+from beam_pipeline.support.progress import Reporter, UnitProgress
 
 
 @dataclass(frozen=True)
-class AnnotateJob:
-    """A run of `annotate`, for its workers."""
+class AnnotateJob(OutputJob):
+    """A run of `annotate`."""
 
     config: AnnotateConfig
-    output: str
-    run: str
-    """The id of the run, which the lock of the output folder must have."""
-    fingerprint: str
     plan: str
     """The `plan_digest` of the work units."""
     num_units: int
-    progress: Address | None
-
-    @property
-    def staging(self) -> str:
-        return staging_folder(self.output, self.fingerprint)
-
-    @property
-    def plan_path(self) -> str:
-        """The file of the work units, one JSON line each."""
-        return filesystem.join(self.staging, "plan.jsonl")
 
     def publish(self, path: str, data: bytes) -> None:
         """Writes a file atomically, if this run still holds the lock."""
-        temporary = filesystem.join(self.staging, TEMPORARY, f"{path.rpartition('/')[2]}.{uuid.uuid4().hex}")
-        with filesystem.create_whole(path, temporary) as file:
+        with filesystem.create_whole(path, self.temporary_path(path.rpartition("/")[2])) as file:
             file.write(data)
-            check_held(filesystem.join(self.output, STAGING, lock.NAME), self.run)
+            self.check_lock()
 
 
 @dataclass(frozen=True)

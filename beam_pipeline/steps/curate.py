@@ -7,9 +7,10 @@ deduplication, and edited texts are what both see. To add such a decision, appen
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -21,9 +22,10 @@ from beam_pipeline.curation.removals import PASSAGES_RULE, Removals
 from beam_pipeline.curation.restore import Restored
 from beam_pipeline.dataset.bad_records import Excluded
 from beam_pipeline.dataset.removed_documents import removed_path, write_removed
-from beam_pipeline.dataset.text_checksums import TextChecksums
+from beam_pipeline.dataset.text_checksums import KEY, TextChecksums
 from beam_pipeline.options.curation_options import CurationConfig
 from beam_pipeline.options.prepare_options import PrepareConfig
+from beam_pipeline.sources.conversations import message_texts
 from beam_pipeline.sources.reading import read_unit
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit, utf8_sizes
 from beam_pipeline.steps.job import Job
@@ -164,6 +166,34 @@ def curate(
     if len(dropped):
         batch, numbers = batch.without(dropped), np.delete(numbers, dropped)
     return CuratedBatch(read, first, batch, numbers, removed.shifted(first))
+
+
+def compared_texts(batch: DocumentBatch, config: PrepareConfig) -> list[str]:
+    """Returns the texts by which documents are compared with others.
+
+    Those of a conversation are its messages', without the keys and tools that many conversations share.
+    """
+    return list(map(message_texts, batch.texts)) if config.has_targets else batch.texts
+
+
+def index_of_texts(
+    job: Job, unit: WorkUnit, path: str, identity: Mapping[str, Any], checksums: TextChecksums
+) -> dict[str, Any]:
+    """Returns the entries that the index of a file about all texts of a unit begins with.
+
+    Args:
+        job: The run.
+        unit: The unit.
+        path: The file. If an earlier attempt of this run wrote it, the texts must not have changed since.
+        identity: What the file depends on; see `identity_of`.
+        checksums: Of all texts.
+
+    Raises:
+        DataError: If they have.
+    """
+    run_identity = {"fingerprint": job.fingerprint, "run": job.run}
+    checksums.check(unit, path, **run_identity)
+    return {**identity, **run_identity, KEY: checksums.by_name}
 
 
 def cut_passages(batch: DocumentBatch, removals: Removals) -> tuple[DocumentBatch, Removals]:

@@ -35,10 +35,9 @@ from beam_pipeline.curation.ngram_index import NgramIndex
 from beam_pipeline.dataset.finished_units import identity_of, matches_path
 from beam_pipeline.dataset.removed_documents import REPORT_PATH
 from beam_pipeline.dataset.sections import Section, create_sections, read_if_intact, read_section
-from beam_pipeline.dataset.text_checksums import KEY, TextChecksums
-from beam_pipeline.sources.conversations import message_texts
+from beam_pipeline.dataset.text_checksums import TextChecksums
 from beam_pipeline.sources.units import WorkUnit
-from beam_pipeline.steps.curate import Curation, curated_batches
+from beam_pipeline.steps.curate import Curation, compared_texts, curated_batches, index_of_texts
 from beam_pipeline.steps.job import Job
 from beam_pipeline.support import filesystem
 from tokenmill_reader.format.json_text import json_bytes
@@ -119,18 +118,14 @@ def unit_matches(job: Job, curation: Curation, unit: WorkUnit) -> np.ndarray:
     index, checksums, parts = _load_index(job.ngram_index_path), TextChecksums(), [NO_MATCHES]
     with_places = job.config.contamination.decontaminate_remove == "passage"
     for curated in curated_batches(unit, curation, checksums):
-        texts = curated.batch.texts
-        if job.config.has_targets:
-            texts = [message_texts(text) for text in texts]
-        matches = find_matches(texts, index, with_places=with_places)
+        matches = find_matches(compared_texts(curated.batch, job.config), index, with_places=with_places)
         matches["document"] = curated.numbers[matches["document"]]
         parts.append(matches)
     all_matches = np.concatenate(parts)
-    run_identity = {"fingerprint": job.fingerprint, "run": job.run}
-    checksums.check(unit, path, **run_identity)
+    entries = index_of_texts(job, unit, path, identity, checksums)
     with create_sections(path) as sections:
         section = sections.add(all_matches.tobytes())
-        sections.end({**identity, **run_identity, KEY: checksums.by_name, "matches": section})
+        sections.end({**entries, "matches": section})
         job.check_lock()  # the file appears at the end of this block
     return all_matches
 

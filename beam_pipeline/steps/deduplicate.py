@@ -11,7 +11,7 @@ took 0.9 s: one hour of one core for all buckets. Buckets of more than 4 million
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
 import apache_beam as beam
@@ -22,10 +22,11 @@ from apache_beam.pvalue import TaggedOutput
 from beam_pipeline.curation.removals import EXACT, Removals
 from beam_pipeline.dataset.finished_units import hashes_path, identity_of
 from beam_pipeline.dataset.sections import Section, create_sections, read_if_intact, read_section
-from beam_pipeline.dataset.text_checksums import KEY, TextChecksums
+from beam_pipeline.dataset.text_checksums import TextChecksums
 from beam_pipeline.sources.units import WorkUnit
-from beam_pipeline.steps.curate import Curation, curated_batches
+from beam_pipeline.steps.curate import Curation, curated_batches, index_of_texts
 from beam_pipeline.steps.job import Job
+from beam_pipeline.support.grouping import indices_by_key, run_starts
 from beam_pipeline.support.hashing import text_hashes
 
 HASHES, DUPLICATES, REMOVALS = "hashes", "duplicates", "removals"
@@ -67,22 +68,8 @@ def first_occurrences(hashes: np.ndarray) -> np.ndarray:
     ordered = hashes[order]
     differs = (ordered[1:] != ordered[:-1]).any(axis=1)
     firsts = np.empty(len(hashes), np.int64)
-    firsts[order] = order[_starts(differs, len(hashes))]
+    firsts[order] = order[run_starts(differs, len(hashes))]
     return firsts
-
-
-def _starts(differs: np.ndarray, count: int) -> np.ndarray:
-    """Returns the index at which the run of equal items of each of `count` items begins, int64.
-
-    >>> _starts(np.array([False, True, False]), 4)
-    array([0, 0, 2, 2])
-
-    Args:
-        differs: bool [count - 1], whether each item but the first differs from the one before.
-    """
-    starts = np.arange(count)
-    starts[1:][~differs] = 0
-    return np.maximum.accumulate(starts)
 
 
 def bucket_entries(hashes: np.ndarray, documents: np.ndarray, buckets: int) -> Iterator[tuple[int, bytes]]:
@@ -95,14 +82,35 @@ def bucket_entries(hashes: np.ndarray, documents: np.ndarray, buckets: int) -> I
         yield int(bucket[indices[0]]), entries[indices].tobytes()
 
 
-def indices_by_key(keys: np.ndarray) -> list[np.ndarray]:
-    """Returns the indices of each distinct key, in ascending order of the keys.
+def entries_in_passes(
+    unit_entries: Iterable[UnitEntries],
+    dtype: np.dtype,
+    key: Callable[[np.ndarray], np.ndarray],
+    *,
+    entries_per_pass: int = _ENTRIES_PER_PASS,
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields the entries of a bucket in parts that fit in memory; those with equal keys are in one part.
 
-    >>> indices_by_key(np.array([7, 3, 7]))
-    [array([1]), array([0, 2])]
+    Args:
+        unit_entries: The entries that the units sent, in any order. The iterable is read several times.
+        dtype: Of an entry.
+        key: Returns a number of each entry, uint64 [entries], other than the one that determined the bucket.
+        entries_per_pass: Approximate number of entries in memory at a time.
+
+    Yields:
+        The number of each entry's unit, int64 [entries], and the entries.
     """
-    order = np.argsort(keys, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(keys[order])) + 1) if len(keys) else []
+    total = sum(len(data) for _, data in unit_entries) // dtype.itemsize
+    passes = -(-total // entries_per_pass)
+    for pass_number in range(passes):
+        units, parts = [], []
+        for unit, data in unit_entries:
+            part = np.frombuffer(data, dtype)
+            if passes > 1:
+                part = part[key(part) % np.uint64(passes) == pass_number]
+            units.append(np.full(len(part), unit, np.int64))
+            parts.append(part)
+        yield np.concatenate(units), np.concatenate(parts)
 
 
 def find_duplicates(
@@ -115,22 +123,15 @@ def find_duplicates(
             iterable is read several times.
         entries_per_pass: Approximate number of entries in memory at a time.
     """
-    total = sum(len(data) for _, data in unit_entries) // _ENTRY.itemsize
-    passes = -(-total // entries_per_pass)
-    for pass_number in range(passes):
-        units, entries = [], []
-        for unit, data in unit_entries:
-            part = np.frombuffer(data, _ENTRY)
-            if passes > 1:
-                part = part[part["low"] % np.uint64(passes) == pass_number]
-            units.append(np.full(len(part), unit, np.int64))
-            entries.append(part)
-        unit, entry = np.concatenate(units), np.concatenate(entries)
+    passes = entries_in_passes(
+        unit_entries, _ENTRY, lambda entries: entries["low"], entries_per_pass=entries_per_pass
+    )
+    for unit, entry in passes:
         order = np.lexsort((unit, entry["low"], entry["high"]))
         unit, entry = unit[order], entry[order]
         differs = (entry["high"][1:] != entry["high"][:-1]) | (entry["low"][1:] != entry["low"][:-1])
         repeated = np.flatnonzero(~differs) + 1
-        kept = _starts(differs, len(unit))[repeated]
+        kept = run_starts(differs, len(unit))[repeated]
         duplicates = _duplicates(entry["document"][repeated], unit[kept], entry["document"][kept])
         unit = unit[repeated]
         for part in indices_by_key(unit):
@@ -193,13 +194,12 @@ class HashDocuments(beam.DoFn):
                 unit, self._curation, checksums, removals=Removals.from_bytes(removals)
             )
         ]
-        run_identity = {"fingerprint": self._job.fingerprint, "run": self._job.run}
-        checksums.check(unit, path, **run_identity)
+        index = index_of_texts(self._job, unit, path, identity, checksums)
         hashes = np.concatenate([np.empty((0, 2), np.uint64), *(part for part, _ in parts)])
         numbers = np.concatenate([np.empty(0, np.int64), *(part for _, part in parts)])
         with create_sections(path) as sections:
             places = {"hashes": sections.add(hashes.tobytes()), "numbers": sections.add(numbers.tobytes())}
-            sections.end({**identity, **run_identity, KEY: checksums.by_name, **places})
+            sections.end({**index, **places})
             self._job.check_lock()  # the file appears at the end of this block
         return hashes, numbers
 

@@ -52,6 +52,11 @@ class OutputJob:
         return staging_folder(self.output, self.fingerprint)
 
     @property
+    def plan_path(self) -> str:
+        """The file of the work units, one JSON line each."""
+        return filesystem.join(self.staging, "plan.jsonl")
+
+    @property
     def lock_path(self) -> str:
         return filesystem.join(self.output, STAGING, lock.NAME)
 
@@ -148,11 +153,6 @@ class Job(OutputJob):
     def length_limit(self) -> LengthLimit | None:
         """What happens to conversations that a row is too short for."""
         return None if self.chat is None else LengthLimit(self.config.max_length, self.config.overlong)
-
-    @property
-    def plan_path(self) -> str:
-        """The file of the work units, one JSON line each."""
-        return filesystem.join(self.staging, "plan.jsonl")
 
     def describe_finished(self) -> str:
         """Describes how many work units and shards are finished; "" after the commit, which deletes their files."""

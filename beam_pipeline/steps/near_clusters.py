@@ -28,9 +28,10 @@ from beam_pipeline.curation.components import (
 )
 from beam_pipeline.curation.removals import NEAR, Removals
 from beam_pipeline.sources.units import WorkUnit
-from beam_pipeline.steps.deduplicate import DUPLICATE, indices_by_key
+from beam_pipeline.steps.deduplicate import DUPLICATE
 from beam_pipeline.steps.near_duplicates import DECIDED, EQUALS, REMOVED, concatenate, removed_entries
 from beam_pipeline.steps.near_similarity import SIMILAR, SIMILARITY
+from beam_pipeline.support.grouping import indices_by_key
 
 _BYTES_PER_PARTITION = 256 << 20
 _MAX_PARTITIONS = 4096

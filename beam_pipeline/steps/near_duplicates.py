@@ -62,17 +62,17 @@ from beam_pipeline.dataset.sketches import (
     sketches_path,
     write_sketches,
 )
-from beam_pipeline.dataset.text_checksums import KEY, TextChecksums
-from beam_pipeline.sources.conversations import message_texts
+from beam_pipeline.dataset.text_checksums import TextChecksums
 from beam_pipeline.sources.units import WorkUnit
-from beam_pipeline.steps.curate import Curation, curated_batches
+from beam_pipeline.steps.curate import Curation, compared_texts, curated_batches, index_of_texts
 from beam_pipeline.steps.deduplicate import (
     DUPLICATE,
     bucket_entries,
+    entries_in_passes,
     first_occurrences,
-    indices_by_key,
 )
 from beam_pipeline.steps.job import Job
+from beam_pipeline.support.grouping import indices_by_key
 
 HASHES, BANDS, PAIRS, EQUALS, DECIDED = "hashes", "bands", "pairs", "equals", "decided"
 
@@ -138,12 +138,11 @@ class SketchDocuments(beam.DoFn):
         if kept is not None:
             return kept
         checksums = TextChecksums()
-        run_identity = {"fingerprint": job.fingerprint, "run": job.run}
 
         def finish() -> dict[str, Any]:
-            checksums.check(unit, path, **run_identity)
+            index = index_of_texts(job, unit, path, identity, checksums)
             job.check_lock()  # the file appears next
-            return {**identity, **run_identity, KEY: checksums.by_name}
+            return index
 
         bands = Bands.from_options(job.config.near_bands, job.config.near_threshold)
         sketches = self._sketches(unit, Removals.from_bytes(removals), bands, checksums)
@@ -156,10 +155,7 @@ class SketchDocuments(beam.DoFn):
         size = ShingleSize.from_option(config.near_shingle)
         functions = hash_functions(config.seed, bands.bands * bands.rows)
         for curated in curated_batches(unit, self._curation, checksums, removals=removals):
-            texts = curated.batch.texts
-            if config.has_targets:  # not the keys and tools, which many conversations share
-                texts = [message_texts(text) for text in texts]
-            sets = shingle_sets(texts, size)
+            sets = shingle_sets(compared_texts(curated.batch, config), size)
             yield Sketches(curated.numbers, sets.keys(), band_hashes(sets, bands, functions), sets)
 
 
@@ -206,19 +202,14 @@ class ProposePairs(beam.DoFn):
     def process(
         self, element: tuple[tuple[int, int], Iterable[tuple[int, bytes]]]
     ) -> Iterator[tuple[int, bytes]]:
-        unit_entries = element[1]
-        total = sum(len(data) for _, data in unit_entries) // ENTRY.itemsize
-        passes = -(-total // self._entries_per_pass)
-        for pass_number in range(passes):
-            units, parts = [], []
-            for unit, data in unit_entries:
-                part = np.frombuffer(data, ENTRY)
-                if passes > 1:
-                    # The lower bits determine the bucket.
-                    part = part[(part["hash"] >> np.uint64(32)) % np.uint64(passes) == pass_number]
-                units.append(np.full(len(part), unit, np.int64))
-                parts.append(part)
-            proposed = propose_in_bucket(np.concatenate(units), np.concatenate(parts))
+        passes = entries_in_passes(
+            element[1],
+            ENTRY,
+            lambda entries: entries["hash"] >> np.uint64(32),  # the lower bits determine the bucket
+            entries_per_pass=self._entries_per_pass,
+        )
+        for units, entries in passes:
+            proposed = propose_in_bucket(units, entries)
             self._skipped.inc(proposed.skipped)
             yield from _pairs_by_unit(proposed)
 

@@ -21,8 +21,8 @@ from beam_pipeline.curation.components import by_partition, distinct, links_of, 
 from beam_pipeline.curation.shingles import ShingleSets
 from beam_pipeline.curation.similarity import jaccard
 from beam_pipeline.dataset.sketches import MappedSets, read_sets, sketches_path
-from beam_pipeline.steps.deduplicate import indices_by_key
 from beam_pipeline.steps.job import Job
+from beam_pipeline.support.grouping import indices_by_key
 
 PAIRS, REQUESTS, LINKS, SIMILAR = "pairs", "requests", "links", "similar"
 

@@ -87,6 +87,7 @@ def annotate(config: AnnotateConfig, beam_args: Sequence[str]) -> Annotated:
                     config=config,
                     output=launch.output,
                     run=held.holder.run,
+                    detached=launch.on_dataflow,
                     fingerprint=fingerprint,
                     plan=digest,
                     num_units=len(planned.units),

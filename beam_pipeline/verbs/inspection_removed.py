@@ -38,17 +38,20 @@ def _sample_lines(sample: Sample) -> Iterator[str]:
     if sample.document is None:
         yield "(the source no longer has this document)"
     elif sample.kept is None:
-        text = sample.document.text
-        yield visible(text[:_SHOWN] + "…" * (len(text) > _SHOWN))
+        yield _beginning(sample.document.text)
         if sample.kept_place:
             yield "(the source no longer has the document that was kept)"
     elif sample.kept.text == sample.document.text:
         yield visible(f"equal to {sample.kept.path}, {sample.kept.place}:", one_line=True)
-        yield visible(sample.kept.text[:_SHOWN] + "…" * (len(sample.kept.text) > _SHOWN))
+        yield _beginning(sample.kept.text)
     else:
         yield visible(f"[-removed-] {{+kept: {sample.kept.path}, {sample.kept.place}+}}", one_line=True)
         pieces = differences(sample.document.text, sample.kept.text)
         yield visible("".join(_MARKS[mark].format(text) for mark, text in pieces))
+
+
+def _beginning(text: str) -> str:
+    return visible(text[:_SHOWN] + "…" * (len(text) > _SHOWN))
 
 
 def removed_document(split: FinishedSplit, rule: str, most: int) -> dict[str, Any]:

@@ -102,8 +102,8 @@ def test_a_vertex_with_many_neighbours_needs_no_more_memory_than_others():
 
 
 def test_a_million_edges_in_memory_are_resolved_in_few_passes():
-    found = smallest_reachable(shuffled_path(300_000))
-    assert (found[:, 1] == 0).all() and len(found) == 300_000
+    reachable = smallest_reachable(shuffled_path(300_000))
+    assert (reachable[:, 1] == 0).all() and len(reachable) == 300_000
 
 
 def test_links_are_distributed_once_each():
