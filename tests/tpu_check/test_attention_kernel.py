@@ -77,11 +77,12 @@ def test_the_kernel_equals_plain_operations(name: str, dtype: str, causal: bool,
         )
 
 
-def test_the_archive_is_compiled_from_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        jax.config, "jax_enable_x64", True
-    )  # as after any compile for a mesh in the same process
-    with zipfile.ZipFile(resources.files("tpu_trainer.network") / "attention_kernels.zip") as archive:
+def test_the_archive_is_compiled_from_the_source() -> None:
+    # With 64-bit numbers, as after any compile for a mesh in the same process.
+    with (
+        zipfile.ZipFile(resources.files("tpu_trainer.network") / "attention_kernels.zip") as archive,
+        jax.enable_x64(True),
+    ):
         for path in archive.namelist():
             name, dtype, mask, length = path.removesuffix(".mlirbc").split("-")
             expected = bytecode(name, dtype=dtype, causal=mask == "causal", length=int(length))
