@@ -8,7 +8,7 @@
 # make test-export      compare exported models in PyTorch and transformers 5 (in a separate environment)
 # make test-transformers  test tokenizers with transformers 4.57 and 5 (in separate environments)
 # make test-adapters    run the reader's adapters with PyTorch, Grain, JAX and datasets (in a separate environment)
-# make test-tpu-check   run the tests that need the TPU compiler: five minutes of a core (in a separate environment)
+# make test-tpu-check   run the tests that need the TPU compiler: half an hour of a core (in a separate environment)
 # make compile-check CONFIG=… TOPOLOGY=v5e:2x4   compile a training step for a TPU, without one: does it fit, at what cost?
 # make kernels          compile the TPU kernels to bytecode
 # make test-engines     run on Flink, Spark, Prism and fake-gcs-server: half an hour; needs Java 11 or 17, Maven and Go

@@ -47,7 +47,7 @@ def test_fsdp_divides_weights_and_sends_as_little_as_zero_3(
     topology: str, fsdp: Any, gathers: int, tmp_path: Path
 ) -> None:
     report = report_of(tmp_path, MeshConfig(fsdp=fsdp), topology)
-    assert report["mesh"] == {"data": 8, "model": 1, "fsdp": fsdp}
+    assert report["mesh"] == {"data": 8, "expert": 1, "sequence": 1, "model": 1, "fsdp": fsdp}
     assert report["replica_rows"] == 2
     assert (
         12 * WEIGHTS / 8 < report["hbm"]["arguments"] < 1.3 * 12 * WEIGHTS / 8
@@ -114,7 +114,7 @@ def test_recomputed_layers_keep_less_and_are_computed_again(tmp_path: Path) -> N
 
 def test_tensor_parallelism_with_two_devices_on_a_chip(tmp_path: Path) -> None:
     report = report_of(tmp_path, MeshConfig(model=4), "tpu7x:2x2x1")
-    assert report["mesh"] == {"data": 2, "model": 4, "fsdp": False}
+    assert report["mesh"] == {"data": 2, "expert": 1, "sequence": 1, "model": 4, "fsdp": False}
     kinds = {each["kind"]: each["bytes"] for each in report["collectives"]}
     activations = 2 * 8 * 128 * 256  # of a group, in bfloat16
     assert kinds["all-reduce"] > 5 * 2 * activations
