@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from tests.tpu_trainer.step_digests import CONFIGS, step_digest
 from tests.tpu_trainer.tiny import MAX_LENGTH
+from tests.tpu_trainer.trained import joined
 from tpu_trainer.config import (
     DataConfig,
     FitConfig,
@@ -158,7 +159,7 @@ def results(executor: StepExecutor, rows: RowStream, validation: Any, *, steps: 
     with executor.evaluated_weights():
         average = executor.evaluate(next(iter(executor.distribute(validation))))
     assert executor.non_finite() is None
-    return {"losses": losses, "average": average, "state": executor.state()}
+    return {"losses": losses, "average": average, "state": joined(executor.state())}
 
 
 def collective_counts(executor: PjrtExecutor) -> dict[str, int]:

@@ -17,6 +17,7 @@ from tpu_trainer.network.families.registry import FAMILIES
 from tpu_trainer.network.model import LanguageModel
 from tpu_trainer.runs.checkpoint import Checkpoints, State, named_variables
 from tpu_trainer.runs.metrics import MetricsLog
+from tpu_trainer.runs.parts import Parts, whole_parts
 from tpu_trainer.runs.run_folder import RunFolder
 
 GPT2 = {"n_embd": 16, "n_layer": 2, "n_head": 2}
@@ -44,6 +45,20 @@ def export_of(model_type: str, vocabulary: Vocabulary, folder: Path, **values: A
 def snapshot(state: State) -> dict[str, np.ndarray]:
     """Copies the values of a state; returns them by name in checkpoints."""
     return {name: variable.numpy() for name, variable in named_variables(state).items()}
+
+
+def joined(parts: Parts) -> dict[str, np.ndarray]:
+    """Returns the arrays of which these are all parts."""
+    arrays = {}
+    for name, each in parts.items():
+        arrays[name] = np.full(each[0].shape, -99, each[0].values.dtype)
+        for part in each:
+            place = tuple(
+                slice(first, first + size) for first, size in zip(part.start, part.values.shape, strict=True)
+            )
+            arrays[name][place] = part.values
+        assert sum(part.values.size for part in each) == arrays[name].size
+    return arrays
 
 
 def run_of(path: Path, tokenizer_folder: Path, vocabulary: Vocabulary) -> RunFolder:
@@ -74,7 +89,7 @@ def run_of(path: Path, tokenizer_folder: Path, vocabulary: Vocabulary) -> RunFol
     checkpoints = Checkpoints(folder.checkpoints, keep=3)
     log = MetricsLog(folder, last_step=0, tensorboard=False)
     for step, loss in ((10, 3.0), (20, 1.5), (30, 2.0)):
-        values = snapshot({"network": network.weights})
+        values = whole_parts(snapshot({"network": network.weights}))
         checkpoints.write(step, values, metadata={"max_length": MAX_LENGTH, "data": "f"})
         if step < 30:
             checkpoints.record(step, validation_loss=loss)

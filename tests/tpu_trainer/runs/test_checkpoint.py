@@ -15,12 +15,13 @@ from tests.tpu_trainer.trained import snapshot
 from tpu_trainer.runs.background_saver import BackgroundSaver
 from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.runs.marker import Marker
+from tpu_trainer.runs.parts import Parts, whole_parts
 from tpu_trainer.support import files
 from tpu_trainer.support.errors import UsageError
 
 
 def save(checkpoints: Checkpoints, step: int, state: dict[str, Any], **metadata: Any) -> None:
-    checkpoints.write(step, snapshot(state), metadata=metadata)
+    checkpoints.write(step, whole_parts(snapshot(state)), metadata=metadata)
 
 
 @pytest.fixture(params=["local", "url"])
@@ -233,8 +234,8 @@ def test_the_state_can_change_while_it_is_written(tmp_path: Path) -> None:
     value = tf.Variable([1.0, 2.0])
     checkpoints = SlowCheckpoints(str(tmp_path))
 
-    def state() -> dict[str, Any]:
-        return snapshot({"value": value})
+    def state() -> Parts:
+        return whole_parts(snapshot({"value": value}))
 
     saver = BackgroundSaver(checkpoints, report=lambda step, message: pytest.fail(message))
     saver.save(1, state, metadata={})
@@ -260,7 +261,7 @@ def test_a_failed_save_is_reported_and_leaves_nothing(
     checkpoints = Checkpoints(str(tmp_path), keep=1)
     reported = []
     saver = BackgroundSaver(checkpoints, report=lambda step, message: reported.append((step, message)))
-    saver.save(1, lambda: snapshot(state), metadata={})
+    saver.save(1, lambda: whole_parts(snapshot(state)), metadata={})
     saver.wait()
 
     def raise_disk_full(*args: Any, **kwargs: Any) -> None:
@@ -268,12 +269,12 @@ def test_a_failed_save_is_reported_and_leaves_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(tf.raw_ops, "SaveV2", raise_disk_full)
-        saver.save(2, lambda: snapshot(state), metadata={})
+        saver.save(2, lambda: whole_parts(snapshot(state)), metadata={})
         saver.wait()
     assert saver.failed
     assert reported == [(2, "No space left on device")]
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
-    saver.save(3, lambda: snapshot(state), metadata={})
+    saver.save(3, lambda: whole_parts(snapshot(state)), metadata={})
     saver.wait()
     assert not saver.failed
     assert checkpoints.steps() == [3]
@@ -294,6 +295,6 @@ def test_an_error_that_is_no_write_error_is_raised_in_the_training_thread(
         with pytest.raises(type(error), match=str(error)):
             saver.wait()
     assert saver.failed
-    saver.save(2, lambda: snapshot({"value": tf.Variable(1.0)}), metadata={})
+    saver.save(2, lambda: whole_parts(snapshot({"value": tf.Variable(1.0)})), metadata={})
     saver.wait()
     assert not saver.failed

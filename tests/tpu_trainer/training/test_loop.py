@@ -26,6 +26,7 @@ from tpu_trainer.devices.executor import StepExecutor, StepOutput
 from tpu_trainer.network.objectives import BatchSums
 from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.runs.loss_picture import LossPicture
+from tpu_trainer.runs.parts import Parts, StoredArray, whole_parts
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.step.results import NonFinite, RunningSums
 from tpu_trainer.support.errors import DivergedError, InterruptedRun, UsageError
@@ -91,11 +92,11 @@ class NumpyExecutor(StepExecutor):
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: value.shape for name, value in self.values.items()}
 
-    def state(self) -> dict[str, np.ndarray]:
-        return {name: value.copy() for name, value in self.values.items()}
+    def state(self) -> Parts:
+        return whole_parts({name: value.copy() for name, value in self.values.items()})
 
-    def load_state(self, values: Iterable[tuple[str, np.ndarray]]) -> None:
-        self.values = dict(values)
+    def load_state(self, values: Iterable[tuple[str, np.ndarray | StoredArray]]) -> None:
+        self.values = {name: value[...].copy() for name, value in values}
 
     def profile(self, folder: str) -> AbstractContextManager[None]:
         return nullcontext()
@@ -325,16 +326,19 @@ def test_hosts_that_find_another_log_or_best_checkpoint_do_not_train(
     class Peer(NumpyExecutor):
         def same_in_all_processes(self, value: int) -> bool:
             exchanged.append(value)
-            return len(exchanged) < 2
+            return len(exchanged) < different
 
-    def exchange_values() -> list[int]:
+    def exchange_values(
+        message: str = "this host found other evaluations in its log and checkpoints",
+    ) -> list[int]:
         run, _ = run_of(dataset, vocabulary, tmp_path, Peer(), writable=False)
         exchanged.clear()
-        with pytest.raises(UsageError, match="this host found other evaluations in its log and checkpoints"):
+        with pytest.raises(UsageError, match=message):
             run.train()
         return list(exchanged)
 
     exchanged: list[int] = []
+    different = 2
     expected = exchange_values()
     assert exchange_values() == expected
     log = tmp_path / "metrics.jsonl"
@@ -342,7 +346,14 @@ def test_hosts_that_find_another_log_or_best_checkpoint_do_not_train(
     log.write_text("".join(line for line in text.splitlines(keepends=True) if "eval" not in line))
     assert exchange_values() != expected
     log.write_text(text)
-    Checkpoints(str(tmp_path / "checkpoints"), keep=9).record(12, validation_loss=0.5)
+    different = 3
+    same_log = exchange_values("this host found another checkpoint of step 12")
+    assert same_log[:2] == expected
+    checkpoints = Checkpoints(str(tmp_path / "checkpoints"), keep=9)
+    checkpoints.record(12, validation_loss=checkpoints.metadata(12)["validation_loss"] + 1)
+    assert exchange_values("this host found another checkpoint of step 12")[2] != same_log[2]
+    different = 2
+    checkpoints.record(12, validation_loss=0.5)
     assert exchange_values() != expected
 
 

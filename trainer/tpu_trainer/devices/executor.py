@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, SupportsFloat
 
@@ -11,6 +11,8 @@ import numpy as np
 
 from tpu_trainer.data.batches import DatasetFunction
 from tpu_trainer.network.objectives import BatchSums
+from tpu_trainer.runs.channel import Channel
+from tpu_trainer.runs.parts import Parts, StoredArray
 from tpu_trainer.step.results import NonFinite, RunningSums
 from tpu_trainer.support.errors import UsageError
 
@@ -30,8 +32,8 @@ class StepExecutor(ABC):
     """Holds the training state on the devices and executes steps.
 
     A new executor has the state of step 0. If several processes train together, each has an executor, and all must call
-    the same methods in the same order, except `request_end`, `request_save`, `sums` and `non_finite`. Each has only a
-    part of the state: `state` returns it in the first process.
+    the same methods in the same order, except `request_end`, `request_save`, `sums`, `non_finite` and `state`. Each has
+    only a part of the state.
     """
 
     processes = 1
@@ -93,13 +95,20 @@ class StepExecutor(ABC):
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         """Returns name → shape of the state: all values that affect later steps or lines of the log."""
 
-    @abstractmethod
-    def state(self) -> Mapping[str, np.ndarray]:
-        """Copies the state to the host's memory, with the names of `state_shapes`."""
+    def channel(self) -> Channel:
+        """Returns a channel between the processes. All must call this in the same order."""
+        return Channel()
 
     @abstractmethod
-    def load_state(self, values: Iterable[tuple[str, np.ndarray]]) -> None:
-        """Sets the state to (name, value) pairs for all names of `state_shapes`."""
+    def state(self) -> Parts:
+        """Copies the parts of the state that this process saves to the host's memory.
+
+        They have the names of `state_shapes`; the processes' parts together are the state, without overlaps.
+        """
+
+    @abstractmethod
+    def load_state(self, values: Iterable[tuple[str, np.ndarray | StoredArray]]) -> None:
+        """Sets the state to (name, value) pairs for all names of `state_shapes`. Reads only this process's parts."""
 
     @abstractmethod
     def profile(self, folder: str) -> AbstractContextManager[None]:

@@ -62,7 +62,7 @@ class CheckpointWeights(Mapping[str, np.ndarray]):
         self._specs = weight_specs(architecture)
         # PyTorch's weights come module by module: of all layers, queries, keys and values together.
         self._read = lru_cache(maxsize=3)(
-            lambda name: next(checkpoints.read(step, {f"{part}/{name}": self._specs[name].shape}))[1]
+            lambda name: next(checkpoints.read(step, {f"{part}/{name}": self._specs[name].shape}))[1][...]
         )
 
     def __getitem__(self, name: str) -> np.ndarray:

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from threading import Thread
 from typing import Any
 
-import numpy as np
-
 from tpu_trainer.runs.checkpoint import Checkpoints, WriteErrors
+from tpu_trainer.runs.parts import Parts
 
 
 class BackgroundSaver:
@@ -40,14 +39,12 @@ class BackgroundSaver:
         """Whether a checkpoint is being written."""
         return self._thread is not None and self._thread.is_alive()
 
-    def save(
-        self, step: int, state: Callable[[], Mapping[str, np.ndarray]], *, metadata: Mapping[str, Any]
-    ) -> None:
+    def save(self, step: int, state: Callable[[], Parts], *, metadata: Mapping[str, Any]) -> None:
         """Waits for the previous save, then starts to write a checkpoint.
 
         Args:
             step: Updates made.
-            state: Copies the state to the host's memory; called in this thread.
+            state: Copies this process's parts of the state to the host's memory; called in this thread.
             metadata: For `Checkpoints.write`.
         """
         self.wait()
@@ -67,9 +64,9 @@ class BackgroundSaver:
         if error is not None:
             raise error
 
-    def _write(self, step: int, values: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> None:
+    def _write(self, step: int, parts: Parts, metadata: Mapping[str, Any]) -> None:
         try:
-            self._checkpoints.write(step, values, metadata=metadata)
+            self._checkpoints.write(step, parts, metadata=metadata)
             self.failed = False
         except WriteErrors as error:
             self.failed = True

@@ -2,22 +2,28 @@
 
 A checkpoint is a folder step-<step> with a complete.json, which is written last. Without that file it is unfinished: it
 is never read, and the next save removes it. So is one that is damaged, as the checksums in that file show.
+
+All processes that train together write a checkpoint: each its own parts of the state, into files of its own. When all
+have, process 0 joins the files to one checkpoint and writes complete.json.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+import secrets
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
-import numpy as np
+import google_crc32c
 import tensorflow as tf
 
 from tpu_trainer.runs import marker
+from tpu_trainer.runs.channel import Channel
 from tpu_trainer.runs.marker import Marker
-from tpu_trainer.runs.stacks import read_value, stored_values
+from tpu_trainer.runs.parts import Parts, StoredArray, stored_arrays, write_parts
 from tpu_trainer.support import files
 from tpu_trainer.support.errors import UsageError
 
@@ -25,6 +31,9 @@ _log = logging.getLogger(__name__)
 
 _FOLDER_NAME = re.compile(r"^step-(\d+)$")
 _VALIDATION_LOSS = "validation_loss"
+_STATE = "state"
+"""The prefix of the files of TensorFlow's checkpoint."""
+_EXISTS = "exists"
 
 State = Mapping[str, "tf.Variable | State"]
 """Name of a part of the checkpoint → variable, or name → variable."""
@@ -49,10 +58,14 @@ def named_variables(state: State) -> dict[str, tf.Variable]:
 class Checkpoints:
     """The checkpoints of a run, in a folder (local or a URL)."""
 
-    def __init__(self, folder: str, *, keep: int = 1) -> None:
-        """Keeps the `keep` newest checkpoints, and the one with the lowest validation loss."""
+    def __init__(self, folder: str, *, keep: int = 1, channel: Channel | None = None) -> None:
+        """Keeps the `keep` newest checkpoints, and the one with the lowest validation loss.
+
+        The processes of `channel` write them together; None: this one does.
+        """
         self._folder = folder
         self._keep = keep
+        self._channel = channel or Channel()
         self._damaged: set[int] = set()
 
     def path(self, step: int) -> str:
@@ -166,36 +179,103 @@ class Checkpoints:
         """Raises ValueError if the file is damaged."""
         return Marker.parse(files.read_text(self._marker(step)), step=step)
 
-    def write(self, step: int, values: Mapping[str, np.ndarray], *, metadata: Mapping[str, Any]) -> None:
+    def checksum(self, step: int) -> int:
+        """Returns the CRC-32C of a complete checkpoint's last file, and so of all that it contains."""
+        return google_crc32c.value(files.read_text(self._marker(step)).encode())
+
+    def write(self, step: int, parts: Parts, *, metadata: Mapping[str, Any]) -> None:
         """Writes a checkpoint after `step` updates, then removes old and unfinished ones.
 
-        If it exists, adds only a validation loss in `metadata`: a run that continues may evaluate its weights first.
+        Each process calls this with its parts. If the checkpoint exists, adds only a validation loss in `metadata`: a
+        run that continues may evaluate its weights first.
 
         Raises:
-            OSError, tf.errors.OpError: If it cannot be written. The other checkpoints stay.
+            OSError, tf.errors.OpError: In all processes, if one cannot write. The other checkpoints stay.
         """
-        complete = self.steps()
-        if step in complete:
-            if _VALIDATION_LOSS in metadata:
-                self.record(step, validation_loss=metadata[_VALIDATION_LOSS])
+        attempt, error = self._begin(step, metadata)
+        if attempt == _EXISTS:
             return
-        for unusable in set(self._all_steps()) - set(complete):
-            self._remove(unusable)
-        path = self.path(step)
+        written: dict[str, files.FileInfo] = {}
         try:
-            files.make_dirs(path)
-            stored = dict(stored_values(values))
-            tf.raw_ops.SaveV2(
-                prefix=files.join(path, "state"),
-                tensor_names=list(stored),
-                shape_and_slices=[""] * len(stored),
-                tensors=list(stored.values()),
-            )
-            files.flush_tree(path)
-            self._write_marker(step, Marker({"step": step, **metadata}, _checksums(path)))
-        except WriteErrors:
-            files.remove_tree(path)  # frees the space
-            raise
+            if error is None:
+                written = self._write_own(step, attempt, parts)
+        except WriteErrors as own_error:
+            error = own_error
+        report = {prefix: asdict(info) for prefix, info in written.items()} if error is None else str(error)
+        reports = list(map(json.loads, self._channel.gather(json.dumps(report))))
+        failure = next(
+            (f"process {number}: {each}" for number, each in enumerate(reports) if isinstance(each, str)), ""
+        )
+        if reports:
+            try:
+                if not failure:
+                    infos = {
+                        prefix: files.FileInfo(**info) for each in reports for prefix, info in each.items()
+                    }
+                    self._complete(step, infos, metadata)
+            except WriteErrors as own_error:
+                error, failure = own_error, f"process 0: {own_error}"
+            if failure:
+                files.remove_tree(self.path(step))  # frees the space
+        failure = self._channel.from_first(failure)
+        if error is not None:
+            raise error
+        if failure:
+            raise OSError(failure)
+
+    def _begin(
+        self, step: int, metadata: Mapping[str, Any]
+    ) -> tuple[str, OSError | tf.errors.OpError | None]:
+        """Makes room for a checkpoint in process 0; the others wait for it.
+
+        Returns:
+            A name of the attempt that no other has, or `_EXISTS` if the checkpoint does; and why there is no room.
+        """
+        if self._channel.index > 0:
+            return self._channel.from_first(""), None
+        attempt, error = secrets.token_hex(8), None
+        try:
+            complete = self.steps()
+            if step in complete:
+                attempt = _EXISTS
+                if _VALIDATION_LOSS in metadata:
+                    self.record(step, validation_loss=metadata[_VALIDATION_LOSS])
+            else:
+                for unusable in set(self._all_steps()) - set(complete):
+                    self._remove(unusable)
+                files.make_dirs(self.path(step))
+        except WriteErrors as own_error:
+            error = own_error
+        return self._channel.from_first(attempt), error
+
+    def _write_own(self, step: int, attempt: str, parts: Parts) -> dict[str, files.FileInfo]:
+        """Writes the parts of this process. Returns prefix → size and checksum of the data of each file."""
+        path = self.path(step)
+        prefixes = write_parts(files.join(path, f"{attempt}-{self._channel.index:05d}"), parts)
+        names = {prefix: f"{prefix.rpartition('/')[2]}.data-00000-of-00001" for prefix in prefixes}
+        files.flush(files.join(path, name) for name in names.values())
+        written = _checksums(path, names.values())
+        return {prefix: written[name] for prefix, name in names.items()}
+
+    def _complete(self, step: int, infos: Mapping[str, files.FileInfo], metadata: Mapping[str, Any]) -> None:
+        """Joins the files that all processes have written, by prefix, to a checkpoint."""
+        path = self.path(step)
+        tf.raw_ops.MergeV2Checkpoints(
+            checkpoint_prefixes=list(infos),
+            destination_prefix=files.join(path, _STATE),
+            delete_old_dirs=False,
+        )
+        index = f"{_STATE}.index"
+        files.flush([files.join(path, index), path])
+        expected = {
+            f"{_STATE}.data-{number:05d}-of-{len(infos):05d}": info
+            for number, info in enumerate(infos.values())
+        } | _checksums(path, [index])
+        present = files.list_files(path)
+        for name, info in expected.items():
+            if name not in present or present[name].size != info.size:
+                raise OSError(f"{files.join(path, name)} is not as it was written")
+        self._write_marker(step, Marker({"step": step, **metadata}, expected))
         self._prune()
 
     def record(self, step: int, *, validation_loss: float) -> None:
@@ -221,29 +301,9 @@ class Checkpoints:
         files.remove_tree(self.path(step))
         self._damaged.discard(step)
 
-    def read(self, step: int, shapes: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields the (name, array) pairs of a checkpoint.
-
-        Args:
-            step: The checkpoint.
-            shapes: Name → shape of each array to read; can be a subset of the checkpoint.
-
-        Raises:
-            UsageError: If an array is missing or has another shape, or the checkpoint cannot be read.
-        """
-        prefix = files.join(self.path(step), "state")
-        try:
-            reader = tf.train.load_checkpoint(prefix)
-            stored_shapes = reader.get_variable_to_shape_map()
-            for name, shape in shapes.items():
-                yield name, read_value(reader, stored_shapes, name, shape)
-        except ValueError as error:
-            raise UsageError(f"{prefix}: {error}: the checkpoint is from another model") from error
-        except (tf.errors.OpError, IndexError) as error:  # IndexError: a file is too short
-            raise UsageError(
-                f"{prefix}: cannot be read ({error}); if it is damaged, remove {self.path(step)} to use the previous "
-                "checkpoint"
-            ) from error
+    def read(self, step: int, shapes: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, StoredArray]]:
+        """Yields the (name, array) pairs of a checkpoint. Arguments and errors are those of `stored_arrays`."""
+        return stored_arrays(files.join(self.path(step), _STATE), shapes)
 
     def restore(self, step: int, **state: Any) -> None:
         """Loads a checkpoint into `state`, which can be a subset of its parts.
@@ -254,16 +314,16 @@ class Checkpoints:
         variables = named_variables(state)
         shapes = {name: variable.shape.as_list() for name, variable in variables.items()}
         for name, value in self.read(step, shapes):
-            variables[name].assign(value)
+            variables[name].assign(value[...])
 
 
-def _checksums(folder: str) -> dict[str, files.FileInfo]:
-    """Returns the files of a checkpoint that has just been written.
+def _checksums(folder: str, names: Collection[str]) -> dict[str, files.FileInfo]:
+    """Returns files of a checkpoint that have just been written, by name.
 
     Raises:
         OSError: If Cloud Storage does not list them. Like another failed write, it must not end training.
     """
     try:
-        return files.list_checksums(folder)
+        return files.list_checksums(folder, names)
     except UsageError as error:
         raise OSError(str(error)) from error

@@ -11,7 +11,7 @@ import os
 import posixpath
 import shutil
 import tempfile
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -203,19 +203,18 @@ def append_text(path: str, text: str) -> None:
         file.write(text)
 
 
-def flush_tree(folder: str) -> None:
-    """Flushes the files in `folder` to disk, so that later writes cannot survive a crash without them.
+def flush(paths: Iterable[str]) -> None:
+    """Flushes files or folders to disk, so that later writes cannot survive a crash without them.
 
     Does nothing for URLs: objects are durable once written.
     """
-    if is_url(folder):
-        return
-    for path in [Path(folder), *Path(folder).rglob("*")]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    for path in paths:
+        if not is_url(path):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
 
 def copy_tree(source: str, target: str) -> None:

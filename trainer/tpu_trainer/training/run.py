@@ -132,9 +132,11 @@ class Run:
         """Checks that all processes found the same in the run's folder: it determines when all evaluate and save."""
         evaluated = [record["step"] for record in self._log.records if "eval" in record]
         log = zlib.crc32(json.dumps([evaluated, self._saver.best_loss]).encode()) & 0xFFFF
+        checkpoint = self._saver.checkpoints.checksum(self.first_step) if self.first_step else 0
         for value, difference in (
             (self.first_step, f"step {self.first_step} there and another host a different one"),
             (log, "other evaluations in its log and checkpoints than another host"),
+            (checkpoint, f"another checkpoint of step {self.first_step} than another host"),
         ):
             if not self._executor.same_in_all_processes(value):
                 raise UsageError(

@@ -33,7 +33,9 @@ class Saver:
         executor: StepExecutor,
         stopwatch: Stopwatch,
     ) -> None:
-        """Saves nothing if `folder` is not writable. The stopwatch is paused while the state is copied.
+        """Saves nothing if this process is alone and `folder` is not writable.
+
+        The stopwatch is paused while the state is copied.
 
         Raises:
             UsageError: If all checkpoints in `folder` are damaged or, with --strict, one is.
@@ -43,7 +45,9 @@ class Saver:
         self._train = train
         self._executor = executor
         self._stopwatch = stopwatch
-        self.checkpoints = Checkpoints(folder.checkpoints, keep=config.train.keep_checkpoints)
+        self.checkpoints = Checkpoints(
+            folder.checkpoints, keep=config.train.keep_checkpoints, channel=executor.channel()
+        )
         self._pusher = None
         if config.hub_model_id is not None and folder.writable:
             self._pusher = HubPusher(config.hub_model_id, private=config.hub_private, folder=folder)
@@ -102,9 +106,8 @@ class Saver:
         return time.monotonic() - self._saved_at >= seconds and not self._background.busy
 
     def save(self, step: int, **metadata: Any) -> None:
-        """Copies the state after `step` updates and starts writing it."""
-        if not self._folder.writable:
-            self._executor.state()  # all processes gather it
+        """Copies the state after `step` updates and starts writing it. All processes write their parts."""
+        if not self._folder.writable and self._executor.processes == 1:
             return
         with self._stopwatch.paused():
             data_metadata = {"data": self._train.fingerprint, "max_length": self._train.max_length}

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tests.tpu_trainer.step.test_task import config_of, task_of
+from tests.tpu_trainer.trained import joined
 from tpu_trainer.data.batches import RowStream
 from tpu_trainer.data.mixture import open_mixture
 from tpu_trainer.data.vocabulary import Vocabulary
@@ -39,11 +40,11 @@ def test_steps_in_one_call_and_from_a_state_in_the_middle_end_with_the_same_bits
     vocabulary: Vocabulary, rows: RowStream
 ) -> None:
     one_by_one = executor_of(vocabulary)
-    start = one_by_one.state()
+    start = joined(one_by_one.state())
     batches = iter(one_by_one.distribute(rows.batches(0)))
     for step in range(2):
         one_by_one.train(batches, range(step, step + 1))
-    middle_state = one_by_one.state()
+    middle_state = joined(one_by_one.state())
     assert {name: value.shape for name, value in middle_state.items()} == one_by_one.state_shapes()
     for step in range(2, 5):
         output = one_by_one.train(batches, range(step, step + 1))
@@ -51,11 +52,11 @@ def test_steps_in_one_call_and_from_a_state_in_the_middle_end_with_the_same_bits
 
     # This uses the clock of deterministic runs.
     three_by_three = executor_of(vocabulary, steps_per_call=3, deterministic=True)
-    assert_same(three_by_three.state(), start)
+    assert_same(joined(three_by_three.state()), start)
     three_by_three.load_state(middle_state.items())
-    assert_same(three_by_three.state(), middle_state)
+    assert_same(joined(three_by_three.state()), middle_state)
     three_by_three.train(iter(three_by_three.distribute(rows.batches(2))), range(2, 5))
-    assert_same(three_by_three.state(), one_by_one.state())
+    assert_same(joined(three_by_three.state()), joined(one_by_one.state()))
     assert three_by_three.sums() == one_by_one.sums()
     assert three_by_three.sums().steps == 5
     three_by_three.clear_sums()

@@ -27,7 +27,9 @@ from tpu_trainer.devices.pjrt.stablehlo import Program
 from tpu_trainer.devices.pjrt.variable_names import VariableNames
 from tpu_trainer.network.initial_values import InitialValues
 from tpu_trainer.network.objectives import BatchSums
+from tpu_trainer.runs.channel import Channel
 from tpu_trainer.runs.checkpoint import State
+from tpu_trainer.runs.parts import Parts, StoredArray
 from tpu_trainer.step.results import NonFinite, RunningSums
 from tpu_trainer.step.task import Task
 from tpu_trainer.support import files
@@ -130,10 +132,13 @@ class PjrtExecutor(StepExecutor):
             self._checksum = zlib.crc32(np.ascontiguousarray(value), self._checksum)
         self._values[name] = self._devices.put(value, self._placement(name, value.shape))
 
-    def _get(self, name: str) -> np.ndarray:
+    def _value(self, name: str) -> jax.Array:
         if name not in self._values:
             self._place_initial()
-        return self._devices.get(self._values[name])
+        return self._values[name]
+
+    def _get(self, name: str) -> np.ndarray:
+        return self._devices.get(self._value(name))
 
     def distribute(self, rows: DatasetFunction) -> Iterable[Any]:
         return _NumpyBatches(rows(tf.distribute.InputContext(), self._devices.own_rows))
@@ -243,18 +248,20 @@ class PjrtExecutor(StepExecutor):
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         return self._names.shapes()
 
-    def state(self) -> Mapping[str, np.ndarray]:
-        values = {}
-        for name in self._names.variables:
-            value = self._get(name)
-            if self._peers.is_first:
-                values[name] = value
-        return values
+    def channel(self) -> Channel:
+        return self._peers.channel()
 
-    def load_state(self, values: Iterable[tuple[str, np.ndarray]]) -> None:
-        self._checksum = 0
+    def state(self) -> Parts:
+        return {
+            name: self._devices.own_parts(self._value(name), number)
+            for number, name in enumerate(self._names.variables)
+        }
+
+    def load_state(self, values: Iterable[tuple[str, np.ndarray | StoredArray]]) -> None:
         for name, value in values:
-            self._set(name, value)
+            self._values[name] = self._devices.put(value, self._placement(name, value.shape))
+        # No process reads all of a checkpoint. They compare its checksums.
+        self._checksum = None
 
     @contextmanager
     def profile(self, folder: str) -> Iterator[None]:

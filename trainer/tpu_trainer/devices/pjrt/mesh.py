@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import jax
 
     from tpu_trainer.devices.pjrt.stablehlo import Array, Lowered
+    from tpu_trainer.runs.parts import Part, StoredArray
 
 _SUPPORTED = ((0, 10), (0, 11))
 _REMEDY = "install tokenmill-trainer[pjrt], or use another --strategy"
@@ -99,13 +100,23 @@ class DeviceMesh:
         """Returns JAX's form of a placement."""
         return self._jax.sharding.NamedSharding(self._mesh, self._jax.sharding.PartitionSpec(*placement))
 
-    def put(self, value: np.ndarray, placement: Placement) -> jax.Array:
-        """Copies an array, which is the same in all processes, to the devices. May return before it has."""
+    def put(self, value: np.ndarray | StoredArray, placement: Placement) -> jax.Array:
+        """Copies an array, which is the same in all processes, to the devices. May return before it has.
+
+        Of a stored array, it reads the parts of this process's devices.
+        """
         sharding = self.sharding(placement)
-        if self.processes == 1:
+        if self.processes == 1 and isinstance(value, np.ndarray):
             # Without `may_alias`, a CPU would use the array's own memory, which a donating step then overwrites.
             return self._jax.device_put(value, sharding, may_alias=False)
-        return self._jax.make_array_from_callback(value.shape, sharding, lambda part: np.array(value[part]))
+        parts: dict[str, np.ndarray] = {}  # several devices may have the same
+
+        def part(index: tuple[slice, ...]) -> np.ndarray:
+            if str(index) not in parts:
+                parts[str(index)] = value[index]
+            return np.array(parts[str(index)])
+
+        return self._jax.make_array_from_callback(value.shape, sharding, part)
 
     def own_rows(self, rows: int) -> np.ndarray:
         """Returns which rows of a batch of `rows` the devices of this process use, in ascending order, int64[n]."""
@@ -126,12 +137,26 @@ class DeviceMesh:
         return self._jax.make_array_from_process_local_data(self.sharding(placement), rows, shape)
 
     def get(self, value: jax.Array) -> np.ndarray:
-        """Copies an array to the host. All processes must call it for an array that a mesh axis divides."""
-        if not (value.is_fully_addressable or value.is_fully_replicated):
-            replicated = self.sharding(whole(value.ndim))
-            value = self._jax.jit(_identity, out_shardings=replicated)(value)
+        """Copies an array that no mesh axis divides to the host."""
         # A copy: an array of a CPU's memory is donated to the next step.
         return np.array(value)
+
+    def own_parts(self, value: jax.Array, number: int) -> list[Part]:
+        """Copies the parts of an array that this process saves to the host.
+
+        Several devices may have a copy of a part. Which of them saves it depends on `number`, so that processes share
+        the work if each array has another.
+        """
+        from tpu_trainer.runs.parts import Part  # imports TensorFlow
+
+        indices = value.sharding.devices_indices_map(value.shape).values()
+        copies = len(indices) // len(set(map(str, indices)))
+        # Copied: an array of a CPU's memory is donated to the next step.
+        return [
+            Part(value.shape, tuple(part.start or 0 for part in shard.index), np.array(shard.data))
+            for shard in value.addressable_shards
+            if shard.replica_id == number % copies
+        ]
 
     def total(self, *counts: int) -> jax.Array:
         """Returns the sums of counts over the processes, int32[n]. Does not wait for them."""
@@ -217,11 +242,7 @@ def rows_placement(dimensions: int) -> Placement:
     return (ROWS, *whole(dimensions - 1))
 
 
-# Not lambdas, because JAX would compile each of them again.
-def _identity(value: jax.Array) -> jax.Array:
-    return value
-
-
+# Not a lambda, because JAX would compile each of them again.
 def _sum(values: jax.Array) -> jax.Array:
     return values.sum(axis=0, dtype=values.dtype)
 

@@ -22,6 +22,7 @@ from tpu_trainer import __version__
 from tpu_trainer.config.mesh import MeshConfig
 from tpu_trainer.devices.pjrt.meeting import meet
 from tpu_trainer.devices.pjrt.mesh import import_jax
+from tpu_trainer.runs.channel import Channel
 from tpu_trainer.support.errors import DivergedError, ExitStatus, InterruptedRun, NotSavedError, UsageError
 
 _log = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ LOST_AFTER_SECONDS = 60
 GRACE_SECONDS = 15
 """Time in which the others may end with the same error as a process that has failed."""
 _WATCH_SECONDS = 0.5
+_WAIT_SECONDS = 0.05
 _ENDED = "ended/"
 _A_DAY = 24 * 3600 * 1000  # in ms; the watching thread ends a process that would wait in vain
 
@@ -40,7 +42,7 @@ _A_DAY = 24 * 3600 * 1000  # in ms; the watching thread ends a process that woul
 class Peers:
     """The processes that train together; by default, this one alone.
 
-    All must call `gather` and `check_same` in the same order.
+    All must call `gather`, `check_same` and `channel` in the same order.
     """
 
     def __init__(self, *, client: Any = None, index: int = 0, count: int = 1) -> None:
@@ -53,8 +55,8 @@ class Peers:
         self.index = index
         self.count = count
         self._client = client
-        self._gathered = 0
-        self._leaving = self._stopped = False
+        self._gathered = self._channels = 0
+        self._leaving = self._stopped = self._ending = False
         self._alive = set(range(count))
         self._watcher = threading.Thread(target=self._watch, name="peers", daemon=True)
         if client is not None:
@@ -74,6 +76,38 @@ class Peers:
         self._client.key_value_set(f"{folder}{self.index:06d}", value)
         self._client.wait_at_barrier(folder, _A_DAY)
         return [text for _, text in sorted(self._client.key_value_dir_get(folder))]
+
+    def channel(self) -> Channel:
+        """Returns a channel between the processes. All must call this in the same order."""
+        if self._client is None:
+            return Channel()
+        self._channels += 1
+        return _PeerChannel(self, f"channels/{self._channels}/")
+
+    def set(self, key: str, text: str) -> None:
+        """Stores a text that all processes can read."""
+        self._client.key_value_set(key, text)
+
+    def delete(self, folder: str) -> None:
+        """Deletes the texts under a key."""
+        self._client.key_value_delete(folder)
+
+    def wait_for(self, folder: str, count: int) -> list[str]:
+        """Returns the texts under a key, in the order of their keys, when there are `count`.
+
+        Raises:
+            OSError: If this process must end before that, since another is lost or has failed.
+        """
+        while True:
+            try:
+                texts = self._client.key_value_dir_get(folder)
+            except RuntimeError as error:  # the service has ended
+                raise OSError(f"lost process 0: {error}") from error
+            if len(texts) == count:
+                return [text for _, text in sorted(texts)]
+            if self._ending:
+                raise OSError("another process is lost or has failed")
+            time.sleep(_WAIT_SECONDS)
 
     def check_same(self, values: Mapping[str, Any], *, remedy: str) -> None:
         """Checks that all processes have the same values.
@@ -137,6 +171,7 @@ class Peers:
         self._alive = set(self._client.get_live_nodes(list(range(self.count))))
 
     def _end(self, reason: str) -> NoReturn:
+        self._ending = True
         for thread in threading.enumerate():
             if thread.name == "checkpoint":  # of BackgroundSaver
                 thread.join()
@@ -150,6 +185,40 @@ class Peers:
             self._client.shutdown()
         # In a regular exit of the interpreter, the main thread would wait for the lost process.
         os._exit(ExitStatus.INTERRUPTED)
+
+
+class _PeerChannel(Channel):
+    """A channel by texts that the coordination service stores until all have read them."""
+
+    def __init__(self, peers: Peers, folder: str) -> None:
+        self.index, self.count = peers.index, peers.count
+        self._peers = peers
+        self._folder = folder
+        self._messages = 0
+        self._read = 0
+
+    def gather(self, text: str) -> list[str]:
+        folder = self._next()
+        self._peers.set(f"{folder}{self.index:06d}", text)
+        if self.index > 0:
+            return []
+        texts = self._peers.wait_for(folder, self.count)
+        # All processes have come here, and so have read what was sent before.
+        for number in range(self._read + 1, self._messages):
+            self._peers.delete(f"{self._folder}{number}/")
+        self._read = self._messages - 1
+        return texts
+
+    def from_first(self, text: str) -> str:
+        folder = self._next()
+        if self.index == 0:
+            self._peers.set(f"{folder}0", text)
+            return text
+        return self._peers.wait_for(folder, 1)[0]
+
+    def _next(self) -> str:
+        self._messages += 1
+        return f"{self._folder}{self._messages}/"
 
 
 @contextmanager

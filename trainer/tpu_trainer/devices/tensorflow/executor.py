@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from tpu_trainer.devices.executor import StepExecutor, StepOutput
 from tpu_trainer.devices.tensorflow.strategy import is_tpu
 from tpu_trainer.network.objectives import Batch, BatchSums
 from tpu_trainer.runs.checkpoint import State, named_variables
+from tpu_trainer.runs.parts import Parts, StoredArray, whole_parts
 from tpu_trainer.step.results import NonFinite, RunningSums
 from tpu_trainer.step.task import Task
 
@@ -123,12 +124,12 @@ class TensorFlowExecutor(StepExecutor):
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: tuple(variable.shape.as_list()) for name, variable in self._named.items()}
 
-    def state(self) -> Mapping[str, np.ndarray]:
-        return {name: variable.numpy() for name, variable in self._named.items()}
+    def state(self) -> Parts:
+        return whole_parts({name: variable.numpy() for name, variable in self._named.items()})
 
-    def load_state(self, values: Iterable[tuple[str, np.ndarray]]) -> None:
+    def load_state(self, values: Iterable[tuple[str, np.ndarray | StoredArray]]) -> None:
         for name, value in values:
-            self._named[name].assign(value)
+            self._named[name].assign(value[...])
 
     def profile(self, folder: str) -> AbstractContextManager[None]:
         return tf.profiler.experimental.Profile(folder)

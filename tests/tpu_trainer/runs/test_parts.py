@@ -1,0 +1,248 @@
+"""Checkpoints that several processes write together, each its parts, and of which each reads any part."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tpu_trainer.runs import parts as parts_module
+from tpu_trainer.runs.channel import Channel
+from tpu_trainer.runs.checkpoint import Checkpoints
+from tpu_trainer.runs.parts import Part, Parts, whole_parts
+from tpu_trainer.support import files
+from tpu_trainer.support.errors import UsageError
+
+
+class Threads:
+    """Stands in for the coordination service between processes, which are threads here."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.condition = threading.Condition()
+        self.texts: dict[tuple[int, int], str] = {}
+        self.lost = False
+
+    def run(self, act: Callable[[Channel], Any]) -> list[Any]:
+        """Returns the results, or the exceptions, of all processes."""
+
+        def result(index: int) -> Any:
+            try:
+                return act(ThreadChannel(self, index))
+            except Exception as error:
+                return error
+
+        with ThreadPoolExecutor(self.count) as executor:
+            return list(executor.map(result, range(self.count)))
+
+
+class ThreadChannel(Channel):
+    def __init__(self, threads: Threads, index: int) -> None:
+        self.index, self.count = index, threads.count
+        self._threads = threads
+        self._messages = 0
+
+    def gather(self, text: str) -> list[str]:
+        self._send(text)
+        return self._wait_for(range(self.count)) if self.index == 0 else []
+
+    def from_first(self, text: str) -> str:
+        if self.index == 0:
+            self._send(text)
+        else:
+            self._messages += 1
+        return self._wait_for([0])[0]
+
+    def _send(self, text: str) -> None:
+        self._messages += 1
+        with self._threads.condition:
+            self._threads.texts[self._messages, self.index] = text
+            self._threads.condition.notify_all()
+
+    def _wait_for(self, senders: Any) -> list[str]:
+        keys = [(self._messages, sender) for sender in senders]
+        with self._threads.condition:
+            if not self._threads.condition.wait_for(
+                lambda: self._threads.texts.keys() >= set(keys), timeout=60
+            ):
+                raise OSError("another process is lost")
+            return [self._threads.texts[key] for key in keys]
+
+
+def arrays() -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    return {
+        "network/layers.mlp.up.weight": random.standard_normal((3, 8, 4)).astype(np.float32),
+        "network/embeddings.weight": random.standard_normal((16, 8)).astype(np.float32),
+        "optimizer/step": np.int64(7),
+        "running": random.standard_normal(5).astype(np.float32),
+    }
+
+
+def divided(values: dict[str, np.ndarray], counts: dict[str, tuple[int, ...]], processes: int) -> list[Parts]:
+    """Returns the parts of each process, given into how many parts each dimension of an array is divided.
+
+    Arrays without counts are process 0's.
+    """
+    own: list[dict[str, list[Part]]] = [{name: [] for name in values} for _ in range(processes)]
+    for name, value in values.items():
+        dimensions = counts.get(name, (1,) * np.ndim(value))
+        for number, block in enumerate(itertools.product(*map(range, dimensions))):
+            sizes = [size // parts for size, parts in zip(np.shape(value), dimensions, strict=True)]
+            start = tuple(index * size for index, size in zip(block, sizes, strict=True))
+            place = tuple(slice(first, first + size) for first, size in zip(start, sizes, strict=True))
+            own[number % processes][name].append(Part(np.shape(value), start, np.asarray(value)[place]))
+    return own
+
+
+COUNTS = {"network/layers.mlp.up.weight": (1, 4, 2), "network/embeddings.weight": (4, 1)}
+
+
+@pytest.fixture(params=["local", "url"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"{tmp_path}/checkpoints" if request.param == "local" else f"file://{tmp_path}/checkpoints"
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4])
+@pytest.mark.parametrize("file_bytes", [64, 256 << 20])  # several files of a process, and one
+def test_processes_write_a_checkpoint_together(
+    folder: str, processes: int, file_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts_module, "_FILE_BYTES", file_bytes)
+    values = arrays()
+    own = divided(values, COUNTS, processes)
+
+    def write(channel: Channel) -> None:
+        checkpoints = Checkpoints(folder, channel=channel)
+        for step in (1, 2):
+            checkpoints.write(step, own[channel.index], metadata={"data": "d"})
+
+    assert Threads(processes).run(write) == [None] * processes
+    checkpoints = Checkpoints(folder)
+    checkpoints.check(2)
+    assert checkpoints.steps() == [2]
+    names = files.list_names(checkpoints.path(2))
+    data = [name for name in names if ".data-" in name]
+    assert set(names) == {"complete.json", "state.index", *data}
+    assert len(data) > processes if file_bytes == 64 else len(data) == processes
+    shapes = {name: np.shape(value) for name, value in values.items()}
+    read = dict(checkpoints.read(2, shapes))
+    for name, value in values.items():
+        np.testing.assert_array_equal(read[name][...], value)
+    # As another mesh divides them.
+    np.testing.assert_array_equal(
+        read["network/layers.mlp.up.weight"][1:3, :, 1:3], values["network/layers.mlp.up.weight"][1:3, :, 1:3]
+    )
+    np.testing.assert_array_equal(
+        read["network/embeddings.weight"][6:9, 2:], values["network/embeddings.weight"][6:9, 2:]
+    )
+    # Layer by layer, as TensorFlow reads it.
+    reader = tf.train.load_checkpoint(files.join(checkpoints.path(2), "state"))
+    np.testing.assert_array_equal(
+        reader.get_tensor("network/layers.2.mlp.up.weight"), values["network/layers.mlp.up.weight"][2]
+    )
+
+
+def test_the_parts_determine_the_files(tmp_path: Path) -> None:
+    own = divided(arrays(), COUNTS, 2)
+    written = []
+    for name in ("a", "b"):
+        Threads(2).run(lambda channel, name=name: write_step(tmp_path / name, channel, own))
+        written.append(
+            {path.name: path.read_bytes() for path in (tmp_path / name / "step-00000001").iterdir()}
+        )
+    assert written[0] == written[1]
+    assert len(written[0]) == 4
+
+
+def write_step(folder: Path, channel: Channel, own: list[Parts]) -> None:
+    Checkpoints(str(folder), channel=channel).write(1, own[channel.index], metadata={})
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_if_one_cannot_write_all_report_it_and_nothing_stays(
+    tmp_path: Path, failing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = divided(arrays(), COUNTS, 2)
+    save = tf.raw_ops.SaveV2
+
+    def full_disk(*, prefix: str, **arguments: Any) -> None:
+        if "step-00000002" in prefix and f"-{failing:05d}-" in prefix:
+            raise OSError(28, "No space left on device")
+        save(prefix=prefix, **arguments)
+
+    monkeypatch.setattr(tf.raw_ops, "SaveV2", full_disk)
+
+    def write(channel: Channel) -> list[str]:
+        checkpoints = Checkpoints(str(tmp_path), channel=channel, keep=3)
+        errors = []
+        for step in (1, 2, 3):
+            try:
+                checkpoints.write(step, own[channel.index], metadata={})
+            except OSError as error:
+                errors.append(f"{step}: {error}")
+        return errors
+
+    results = Threads(2).run(write)
+    assert results[failing] == ["2: [Errno 28] No space left on device"]
+    assert results[1 - failing] == [f"2: process {failing}: [Errno 28] No space left on device"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000003"]
+
+
+def test_files_of_a_killed_attempt_are_not_in_the_next(tmp_path: Path) -> None:
+    own = divided(arrays(), COUNTS, 2)
+    folder = tmp_path / "step-00000001"
+    folder.mkdir()
+    (folder / "0123456789abcdef-00001-00000.index").write_bytes(b"of a process that was killed")
+    assert Threads(2).run(lambda channel: write_step(tmp_path, channel, own)) == [None, None]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "complete.json",
+        "state.data-00000-of-00002",
+        "state.data-00001-of-00002",
+        "state.index",
+    ]
+
+
+def test_an_existing_checkpoint_only_gets_a_loss(tmp_path: Path) -> None:
+    own = divided(arrays(), COUNTS, 2)
+
+    def write(channel: Channel) -> None:
+        checkpoints = Checkpoints(str(tmp_path), channel=channel)
+        checkpoints.write(1, own[channel.index], metadata={})
+        checkpoints.write(1, {}, metadata={"validation_loss": 2.5})
+
+    assert Threads(2).run(write) == [None, None]
+    assert Checkpoints(str(tmp_path)).best() == 1
+
+
+OTHER_SHAPES = {
+    "has shape None there": {"network/other": (2,)},
+    "and [8, 5] here": {"network/layers.mlp.up.weight": (3, 8, 5)},
+    "but the model here has 2 layers": {"network/layers.mlp.up.weight": (2, 8, 4)},
+    "'network/layers.3.mlp.up.weight' has shape None there": {"network/layers.mlp.up.weight": (4, 8, 4)},
+}
+
+
+def test_arrays_of_another_model_are_refused_before_they_are_read(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(str(tmp_path))
+    checkpoints.write(1, whole_parts(arrays()), metadata={})
+    for message, shapes in OTHER_SHAPES.items():
+        with pytest.raises(UsageError) as error:
+            list(checkpoints.read(1, shapes))
+        assert message in str(error.value)
+
+
+def test_a_part_that_is_lost_is_an_error(tmp_path: Path) -> None:
+    own = divided(arrays(), COUNTS, 2)
+    del own[1]["network/embeddings.weight"]
+    assert Threads(2).run(lambda channel: write_step(tmp_path, channel, own)) == [None, None]
+    read = dict(Checkpoints(str(tmp_path)).read(1, {"network/embeddings.weight": (16, 8)}))
+    with pytest.raises(UsageError, match="cannot be read"):
+        read["network/embeddings.weight"][...]
