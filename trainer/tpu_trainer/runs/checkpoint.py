@@ -14,7 +14,7 @@ import logging
 import re
 import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import astuple, replace
 from typing import Any
 
 import google_crc32c
@@ -195,13 +195,13 @@ class Checkpoints:
         attempt, error = self._begin(step, metadata)
         if attempt == _EXISTS:
             return
-        written: dict[str, files.FileInfo] = {}
+        written: list[files.FileInfo] = []
         try:
             if error is None:
                 written = self._write_own(step, attempt, parts)
         except WriteErrors as own_error:
             error = own_error
-        report = {prefix: asdict(info) for prefix, info in written.items()} if error is None else str(error)
+        report = [astuple(info) for info in written] if error is None else str(error)
         reports = list(map(json.loads, self._channel.gather(json.dumps(report))))
         failure = next(
             (f"process {number}: {each}" for number, each in enumerate(reports) if isinstance(each, str)), ""
@@ -210,7 +210,9 @@ class Checkpoints:
             try:
                 if not failure:
                     infos = {
-                        prefix: files.FileInfo(**info) for each in reports for prefix, info in each.items()
+                        f"{self._prefix(step, attempt, process)}-{number:05d}": files.FileInfo(*info)
+                        for process, each in enumerate(reports)
+                        for number, info in enumerate(each)
                     }
                     self._complete(step, infos, metadata)
             except WriteErrors as own_error:
@@ -248,14 +250,17 @@ class Checkpoints:
             error = own_error
         return self._channel.from_first(attempt), error
 
-    def _write_own(self, step: int, attempt: str, parts: Parts) -> dict[str, files.FileInfo]:
-        """Writes the parts of this process. Returns prefix → size and checksum of the data of each file."""
-        path = self.path(step)
-        prefixes = write_parts(files.join(path, f"{attempt}-{self._channel.index:05d}"), parts)
-        names = {prefix: f"{prefix.rpartition('/')[2]}.data-00000-of-00001" for prefix in prefixes}
-        files.flush(files.join(path, name) for name in names.values())
-        written = _checksums(path, names.values())
-        return {prefix: written[name] for prefix, name in names.items()}
+    def _prefix(self, step: int, attempt: str, process: int) -> str:
+        return files.join(self.path(step), f"{attempt}-{process:05d}")
+
+    def _write_own(self, step: int, attempt: str, parts: Parts) -> list[files.FileInfo]:
+        """Writes the parts of this process. Returns size and checksum of the data of each file."""
+        prefixes = write_parts(self._prefix(step, attempt, self._channel.index), parts)
+        paths = [f"{prefix}.data-00000-of-00001" for prefix in prefixes]
+        files.flush(paths)
+        names = [path.rpartition("/")[2] for path in paths]
+        written = _checksums(self.path(step), names)
+        return [written[name] for name in names]
 
     def _complete(self, step: int, infos: Mapping[str, files.FileInfo], metadata: Mapping[str, Any]) -> None:
         """Joins the files that all processes have written, by prefix, to a checkpoint."""
@@ -271,7 +276,7 @@ class Checkpoints:
             f"{_STATE}.data-{number:05d}-of-{len(infos):05d}": info
             for number, info in enumerate(infos.values())
         } | _checksums(path, [index])
-        present = files.list_files(path)
+        present = files.list_files(path, expected)
         for name, info in expected.items():
             if name not in present or present[name].size != info.size:
                 raise OSError(f"{files.join(path, name)} is not as it was written")

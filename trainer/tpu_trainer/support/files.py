@@ -81,8 +81,10 @@ class FileInfo:
     """CRC-32C of the content as 8 hex digits; None if the listing does not include it."""
 
 
-def list_files(folder: str) -> dict[str, FileInfo]:
-    """Returns the files in `folder` by name, without subfolders. Empty if the folder does not exist.
+def list_files(folder: str, names: Container[str] | None = None) -> dict[str, FileInfo]:
+    """Returns the files in `folder`, or those of `names`, by name, without subfolders.
+
+    Empty if the folder does not exist. With `names`, other files may appear and disappear meanwhile.
 
     On Cloud Storage this takes one request per thousand files; tf.io.gfile would need several per file.
 
@@ -93,13 +95,10 @@ def list_files(folder: str) -> dict[str, FileInfo]:
         require_gcp(folder)
         from tpu_trainer.support.cloud_storage import list_objects
 
-        return {name: FileInfo(*entry) for name, entry in list_objects(folder).items()}
-    if is_url(folder):
-        names = [name for name in list_names(folder) if is_file(join(folder, name))]
-        return {name: FileInfo(size(join(folder, name))) for name in names}
-    if not is_dir(folder):
-        return {}
-    return {path.name: FileInfo(path.stat().st_size) for path in Path(folder).iterdir() if path.is_file()}
+        objects = list_objects(folder).items()
+        return {name: FileInfo(*entry) for name, entry in objects if names is None or name in names}
+    paths = {name: join(folder, name) for name in list_names(folder) if names is None or name in names}
+    return {name: FileInfo(size(path)) for name, path in paths.items() if is_file(path)}
 
 
 def list_checksums(folder: str, names: Container[str] | None = None) -> dict[str, FileInfo]:
@@ -109,8 +108,7 @@ def list_checksums(folder: str, names: Container[str] | None = None) -> dict[str
     """
     return {
         name: info if info.crc32c else replace(info, crc32c=_crc32c(join(folder, name)))
-        for name, info in list_files(folder).items()
-        if names is None or name in names
+        for name, info in list_files(folder, names).items()
     }
 
 

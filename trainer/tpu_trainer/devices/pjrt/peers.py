@@ -98,6 +98,7 @@ class Peers:
         Raises:
             OSError: If this process must end before that, since another is lost or has failed.
         """
+        pause = _WAIT_SECONDS
         while True:
             try:
                 texts = self._client.key_value_dir_get(folder)
@@ -107,7 +108,8 @@ class Peers:
                 return [text for _, text in sorted(texts)]
             if self._ending:
                 raise OSError("another process is lost or has failed")
-            time.sleep(_WAIT_SECONDS)
+            time.sleep(pause)
+            pause = min(1.2 * pause, _WATCH_SECONDS)
 
     def check_same(self, values: Mapping[str, Any], *, remedy: str) -> None:
         """Checks that all processes have the same values.
