@@ -132,7 +132,7 @@ class TokenizeUnit(beam.DoFn):
         )
         earlier_use = self._tokenizer.use
         checksums = TextChecksums()
-        removed = RemovedDocuments()
+        removed = RemovedDocuments(config.curation.keep_columns)
         with create_unit(path, identity=identity, splits=len(config.splits)) as writer:
             try:
                 # Reading, tokenizing and writing overlap.

@@ -18,6 +18,7 @@ from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.options.annotate_options import AnnotateConfig
 from beam_pipeline.options.command_line import Parsed, parse
 from beam_pipeline.runners import launching
+from beam_pipeline.sources.reading import check_columns
 from beam_pipeline.sources.units import write_plan
 from beam_pipeline.steps import annotate as steps
 from beam_pipeline.support import filesystem
@@ -73,6 +74,8 @@ def annotate(config: AnnotateConfig, beam_args: Sequence[str]) -> Annotated:
     check_filters(config.curation, measures_only=True)
     planned = launch.plan(config.input, skip_bad=True)
     config = replace(config, input=planned.config)
+    if config.keep_columns and planned.units:
+        check_columns(planned.units[0], config.keep_columns)
     digest = plan_digest(planned.units)
     parts = [_VERSION, config.identity(), files_identity(config.curation), digest]
     fingerprint = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

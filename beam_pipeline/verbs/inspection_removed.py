@@ -33,7 +33,9 @@ def _sample_lines(sample: Sample) -> Iterator[str]:
     row = sample.row
     value = "" if math.isnan(row["value"]) else f", value {row['value']:.4g}"
     evidence = {name: part for name, part in sample.evidence.items() if name != "kept"}
-    details = f", {json.dumps(evidence, ensure_ascii=False)}" if evidence else ""
+    details = "".join(
+        f", {json.dumps(part, ensure_ascii=False)}" for part in (evidence, sample.columns) if part
+    )
     yield visible(f"── {row['path']}, {row['place']}: {row['rule']}{value}{details}", one_line=True)
     if sample.document is None:
         yield "(the source no longer has this document)"
@@ -71,6 +73,7 @@ def _sample_document(sample: Sample) -> dict[str, Any]:
     row["value"] = None if math.isnan(row["value"]) else row["value"]
     return {
         **row,
+        **({"columns": sample.columns} if sample.columns else {}),
         "unit": sample.unit,
         "text": sample.document and sample.document.text,
         "kept": sample.kept and asdict(sample.kept),

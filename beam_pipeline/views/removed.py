@@ -48,6 +48,8 @@ class Sample:
     row: dict[str, Any]
     """Its row in the list of removed documents."""
     evidence: dict[str, Any] = field(default_factory=dict)
+    columns: dict[str, str | None] = field(default_factory=dict)
+    """Those of `--keep_columns`."""
     document: ReadDocument | None = None
     """None if the source no longer has it."""
     kept: ReadDocument | None = None
@@ -104,8 +106,8 @@ class RemovedList:
             numbers = wanted[(wanted >= before) & (wanted < before + size)] - before
             if len(numbers):
                 for row in self._selected(self._read(path, None)).take(pa.array(numbers)).to_pylist():
-                    unit = int(_UNIT.search(path)[1])
-                    samples.append(Sample(unit, row, json.loads(row["evidence"])))
+                    unit, columns = int(_UNIT.search(path)[1]), row.pop(removed_documents.COLUMNS, None) or {}
+                    samples.append(Sample(unit, row, json.loads(row["evidence"]), columns))
             before += size
         places = {(sample.unit, sample.row["document"]) for sample in samples}
         places |= {sample.kept_place for sample in samples if sample.kept_place}
