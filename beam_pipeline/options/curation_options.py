@@ -45,8 +45,8 @@ def parse_measures(text: str) -> tuple[str, ...]:
 
 
 def parse_names(text: str) -> tuple[str, ...]:
-    """Returns the items of a list that is separated by commas."""
-    return tuple(filter(None, map(str.strip, text.split(","))))
+    """Returns the items of a list that is separated by commas, each once."""
+    return tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
 
 
 def parse_thresholds(text: str) -> tuple[tuple[str, float], ...]:

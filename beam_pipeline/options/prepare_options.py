@@ -14,6 +14,7 @@ from beam_pipeline.options.option_fields import Options, option
 from beam_pipeline.options.option_values import (
     FORMAT_DEFAULTS,
     check_ids_column,
+    check_record_columns,
     check_split_name,
     parse_bands,
     parse_date,
@@ -256,6 +257,8 @@ class PrepareConfig(Options):
                 "--packing none makes whole documents, any other rows"
             )
         check_ids_column(self.ids_column, self.output_format)
+        if self.curation.record_columns:
+            self._check_record_columns()
         if isinstance(self.splits, str) or not all(
             isinstance(pair, tuple | list) and len(pair) == 2 for pair in self.splits
         ):
@@ -267,6 +270,22 @@ class PrepareConfig(Options):
                 f"--no_attention_mask with --packing {self.packing}: rows need padding, and so the mask. Use --packing "
                 "concat, where all rows except the last are full, or omit --no_attention_mask"
             )
+
+    def _check_record_columns(self) -> None:
+        """Raises UsageError if a record of a dataset is not one document, or has no place for other columns."""
+        label = f"--record_columns {','.join(self.curation.record_columns)}"
+        if self.packing not in ("pad", "none"):
+            raise UsageError(
+                f"{label} with --packing {self.packing}: a row may have several documents, with columns of their own; "
+                "use --packing pad or none"
+            )
+        check_record_columns(
+            self.curation.record_columns,
+            label,
+            output_format=self.output_format,
+            has_documents=self.packing == "none",
+            ids_column=self.ids_column,
+        )
 
     @property
     def split_names(self) -> tuple[str, ...]:

@@ -116,8 +116,8 @@ def require_columns(source: str, schema: pa.Schema, columns: Sequence[str]) -> N
     for name in columns:
         if schema.names.count(name) != 1:
             raise UsageError(
-                f"{source}: has no column {name!r} (set by --keep_columns, --record_columns or --url_column); its columns are "
-                f"{_join_names(schema.names)}{suggestion(name, schema.names)}"
+                f"{source}: has no column {name!r} (set by --keep_columns, --record_columns or --url_column); its "
+                f"columns are {_join_names(schema.names)}{suggestion(name, schema.names)}"
             )
 
 

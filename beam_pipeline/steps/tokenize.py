@@ -129,6 +129,7 @@ class TokenizeUnit(beam.DoFn):
             packers=[Packer(**packing) for _ in config.splits],
             vocab_size=job.vocab_size,
             on_bad=on_bad,
+            record_columns=config.curation.record_columns,
         )
         earlier_use = self._tokenizer.use
         checksums = TextChecksums()

@@ -230,7 +230,8 @@ def _check_curation(config: CurationConfig, planned: InputPlan) -> None:
     for name, values in ({} if batch is None else batch.columns).items():
         if values and all(value is None for value in values):
             _log.warning(
-                f"--keep_columns, --record_columns or --url_column {name}: none of the first {len(values)} records has this key"
+                f"--keep_columns, --record_columns or --url_column {name}: none of the first {len(values)} records has "
+                "this key"
             )
 
 

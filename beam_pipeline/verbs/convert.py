@@ -14,6 +14,7 @@ from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.formats.choice import format_class, format_of
 from beam_pipeline.options.command_line import Parsed, parse
 from beam_pipeline.options.dataset_options import ConvertConfig
+from beam_pipeline.options.option_values import check_record_columns
 from beam_pipeline.runners import beam_options, launching
 from beam_pipeline.runners.launching import Launch
 from beam_pipeline.steps.convert import (
@@ -90,6 +91,14 @@ def _check(config: ConvertConfig, source: str, launch: Launch) -> list[FinishedS
             raise UsageError(
                 f"{config.dataset}: --output_format {config.output_format}: a dataset of rows cannot become one of "
                 "documents, nor the reverse; prepare it with that format"
+            )
+        if columns := split.manifest.get("record_columns"):
+            check_record_columns(
+                columns,
+                f"{config.dataset}: has the columns {', '.join(columns)} of records",
+                output_format=config.output_format,
+                has_documents=has_documents,
+                ids_column=config.ids_column,
             )
         target_format = format_class(config.output_format, of_documents=has_documents)
         target_format.check_packages()
