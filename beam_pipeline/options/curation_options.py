@@ -105,8 +105,9 @@ class CurationConfig(Options):
     record_columns: tuple[str, ...] = option((), metavar="KEY,…", parse=parse_names)
     """Keys or columns of the records that the dataset has beside each document, as text; for --packing none or pad with
     --output_format parquet, and for --packing pad with mds."""
-    attributes: str | None = option(None, metavar="DIR", needs="keep", affects_bytes=False)
-    """Folder of attributes that `annotate` made from the same input, with the same --unit_bytes."""
+    attributes: str | None = option(None, metavar="DIR", affects_bytes=False)  # its content does
+    """With --keep or --dedup_keep: folder of attributes that `annotate` made from the same input, with the same
+    --unit_bytes."""
     keep: str | None = option(None, metavar="EXPRESSION", needs="attributes")
     """Condition that documents must fulfil, over the attributes, e.g. 'language == "en" and gopher_words >= 50'. It has
     and, or, not, comparisons, in with a list, and arithmetic."""

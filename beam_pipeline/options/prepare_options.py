@@ -72,6 +72,9 @@ class PrepareConfig(Options):
     )
     """With --dedup near: bands of MinHashes by which pairs are proposed, whose similarity is then computed. More bands
     find more, more rows propose less."""
+    dedup_keep: str = option("first", metavar="first|longest|ATTRIBUTE", needs="dedup")
+    """Which of several equal or similar documents is kept: the first in the order of the input; the longest; or the one
+    with the highest value of an attribute of --attributes. Of several with the same value, the first."""
     contamination: DecontaminateConfig = option(DecontaminateConfig())
 
     curation: CurationConfig = option(CurationConfig())
@@ -259,6 +262,18 @@ class PrepareConfig(Options):
         check_ids_column(self.ids_column, self.output_format)
         if self.curation.record_columns:
             self._check_record_columns()
+        if self.dedup == "exact" and self.dedup_keep == "longest":
+            raise UsageError("--dedup_keep longest with --dedup exact: equal texts are equally long; omit it")
+        has_attributes = self.curation.attributes is not None
+        if has_attributes and self.curation.keep is None and not self.prefers_by_attribute:
+            raise UsageError(
+                "--attributes: has no effect alone; add --keep EXPRESSION or --dedup_keep ATTRIBUTE, or omit it"
+            )
+        if self.prefers_by_attribute and not has_attributes:
+            raise UsageError(
+                f"--dedup_keep {self.dedup_keep}: is neither first nor longest, and so an attribute, but --attributes "
+                "is missing"
+            )
         if isinstance(self.splits, str) or not all(
             isinstance(pair, tuple | list) and len(pair) == 2 for pair in self.splits
         ):
@@ -292,6 +307,16 @@ class PrepareConfig(Options):
         return tuple(name for name, _ in self.splits)
 
     @property
+    def prefers(self) -> bool:
+        """Whether deduplication may keep another document than the first."""
+        return self.dedup != "none" and self.dedup_keep != "first"
+
+    @property
+    def prefers_by_attribute(self) -> bool:
+        """Whether deduplication keeps the document with the highest value of an attribute."""
+        return self.prefers and self.dedup_keep != "longest"
+
+    @property
     def has_targets(self) -> bool:
         """Whether some of the tokens are targets of the loss, and others not."""
         return self.input.content == "conversation"
@@ -317,6 +342,8 @@ class PrepareConfig(Options):
         for name in ("near_threshold", "near_shingle", "near_bands"):
             if self.dedup != "near" or values[name] is None:
                 del values[name]
+        if not self.prefers:
+            del values["dedup_keep"]
         return values
 
     @classmethod

@@ -158,8 +158,13 @@ def check_run(config: PrepareConfig, launch: Launch, planned: InputPlan | None =
         planned = launch.plan(config.input, skip_bad=config.on_bad_record == "skip")
         if chat is None:
             lost = check_documents(replace(config, input=planned.config), planned, tokenizer)
-    if config.curation.keep is not None:
-        check_attributes(config.curation.attributes, config.curation.keep, planned.units)
+    if config.curation.attributes is not None:
+        check_attributes(
+            config.curation.attributes,
+            planned.units,
+            expression=config.curation.keep,
+            preferred=config.dedup_keep if config.prefers_by_attribute else None,
+        )
     config = replace(config, input=planned.config)
     _check_curation(config.curation, planned)
     format_for(config, tokenizer.vocab_size).check_records(likely_records(config, planned.bytes))
