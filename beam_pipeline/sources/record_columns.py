@@ -34,14 +34,21 @@ def table_schema(names: Sequence[str]) -> pa.Schema:
 
 
 def _text(value: Any) -> str | None:
-    """Returns a text as it is, and other values as JSON. Half of a surrogate pair, which has no UTF-8, is escaped."""
+    """Returns a text as it is, but without surrogates, and other values as JSON."""
     if value is None:
         return None
     if isinstance(value, bytes):
         value = value.decode(errors="backslashreplace")
     if not isinstance(value, str):
         value = json.dumps(value, ensure_ascii=False, default=str)
-    return value if value.isascii() else value.encode(errors="backslashreplace").decode()
+    return without_surrogates(value)
+
+
+def without_surrogates(value: Any) -> Any:
+    """Returns a value. In a text, halves of surrogate pairs, which have no UTF-8, are escaped, as \\ud800."""
+    if not isinstance(value, str) or value.isascii():
+        return value
+    return value.encode(errors="backslashreplace").decode()
 
 
 def table_to_bytes(table: pa.Table) -> bytes:

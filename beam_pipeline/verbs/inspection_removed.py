@@ -10,23 +10,41 @@ from typing import Any
 
 from beam_pipeline.views.reading import FinishedSplit
 from beam_pipeline.views.removed import RemovedList, Sample, differences
+from beam_pipeline.views.removed_counts import DOCUMENTS, Groups, largest
 from tokenmill_reader.console.escaping import visible
 
 _SHOWN = 400  # characters of a text
+_MOST_GROUPS = 10
 _MARKS = {"=": "{}", "-": "[-{}-]", "+": "{{+{}+}}"}
 
 
 def removed_lines(split: FinishedSplit, rule: str, most: int) -> Iterator[str]:
     """Yields the lines of `inspect --removed`. Raises DataError as `RemovedList`."""
     removed = RemovedList(split, rule)
-    for (name, limit), count in sorted(removed.counts.items(), key=lambda item: (-item[1], item[0])):
+    counts = removed.counts
+    for (name, limit), count in sorted(counts.by_limit.items(), key=lambda item: (-item[1], item[0])):
         yield f"{count:>12,}  {name}{f' ({limit})' if limit else ''}"
+    yield from _group_lines("source", counts.by_source)
+    for column, groups in counts.by_column.items():
+        yield from _group_lines(column, groups)
     for sample in removed.samples(most):
         yield ""
         yield from _sample_lines(sample)
     if removed.rows > most:
         yield ""
         yield f"… {most} of {removed.rows:,}, evenly spread (--most)"
+
+
+def _group_lines(name: str, groups: Groups) -> Iterator[str]:
+    """Yields the documents of the largest groups, and of each rule within them, if there are several groups."""
+    if len(groups) < 2:
+        return
+    yield f"by {name}:"
+    for group, counts in largest(groups, _MOST_GROUPS):
+        rules = [f"{rule} {count:,}" for rule, count in sorted(counts.items()) if rule != DOCUMENTS]
+        yield visible(f"{counts[DOCUMENTS]:>12,}  {group[:_SHOWN]}: {', '.join(rules)}", one_line=True)
+    if len(groups) > _MOST_GROUPS:
+        yield f"{'…':>12}  and {len(groups) - _MOST_GROUPS:,} others"
 
 
 def _sample_lines(sample: Sample) -> Iterator[str]:
@@ -59,13 +77,27 @@ def _beginning(text: str) -> str:
 def removed_document(split: FinishedSplit, rule: str, most: int) -> dict[str, Any]:
     """Returns the counts and samples as JSON values. Raises DataError as `RemovedList`."""
     removed = RemovedList(split, rule)
+    by_column = {name: _group_document(groups) for name, groups in removed.counts.by_column.items()}
     return {
         "counts": [
             {"rule": name, "limit": limit or None, "documents": count}
-            for (name, limit), count in sorted(removed.counts.items())
+            for (name, limit), count in sorted(removed.counts.by_limit.items())
         ],
+        "by_source": _group_document(removed.counts.by_source),
+        **({"by_column": by_column} if by_column else {}),
         "samples": [_sample_document(sample) for sample in removed.samples(most)],
     }
+
+
+def _group_document(groups: Groups) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "documents": counts[DOCUMENTS],
+            "rules": {rule: count for rule, count in sorted(counts.items()) if rule != DOCUMENTS},
+        }
+        for name, counts in largest(groups, len(groups))
+    ]
 
 
 def _sample_document(sample: Sample) -> dict[str, Any]:
