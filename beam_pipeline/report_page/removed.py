@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from markupsafe import Markup
 
+from beam_pipeline.curation.pii import masked, spans
+from beam_pipeline.curation.removals import PII
 from beam_pipeline.report_page.charts import Histogram, histogram_chart
 from beam_pipeline.support.errors import DataError
 from beam_pipeline.views.reading import FinishedSplit
-from beam_pipeline.views.removed import RemovedList, Sample, differences
+from beam_pipeline.views.removed import RemovedList, Sample, differences, mask_pieces, masks_of
 from beam_pipeline.views.removed_counts import DOCUMENTS, Groups, RemovedCounts, largest
 from tokenmill_reader.console.escaping import visible
 
@@ -44,7 +46,14 @@ def removed_section(split: FinishedSplit) -> dict[str, Any] | None:
         removed = None
     if not combinations and removed is None:
         return None
-    return {**_totals(combinations), **({} if removed is None else _details(removed))}
+    return {
+        **_totals(combinations),
+        **(
+            {}
+            if removed is None
+            else _details(removed, masks=PII in split.manifest["config"].get("filter", ()))
+        ),
+    }
 
 
 def _totals(combinations: Mapping[str, int]) -> dict[str, list]:
@@ -62,7 +71,7 @@ def _totals(combinations: Mapping[str, int]) -> dict[str, list]:
     }
 
 
-def _details(removed: RemovedList) -> dict[str, Any]:
+def _details(removed: RemovedList, *, masks: bool) -> dict[str, Any]:
     counts = removed.counts
     groups = {"source": counts.by_source, **counts.by_column}
     samples = removed.samples_by_rule(_MOST_SAMPLES, _MOST_BYTES)
@@ -71,7 +80,7 @@ def _details(removed: RemovedList) -> dict[str, Any]:
         "lists_read": min(removed.files, _MOST_FILES),
         "tables": [_table(name, group, counts) for name, group in groups.items() if len(group) > 1],
         "charts": list(_charts(counts)),
-        "samples": [_sample(sample) for rule in sorted(samples) for sample in samples[rule]],
+        "samples": [_sample(sample, masks=masks) for rule in sorted(samples) for sample in samples[rule]],
     }
 
 
@@ -103,7 +112,8 @@ def _charts(counts: RemovedCounts) -> Iterator[tuple[str, Markup]]:
             yield title, histogram_chart([histogram], x_label="value of the rule", unit="documents")
 
 
-def _sample(sample: Sample) -> dict[str, Any]:
+def _sample(sample: Sample, *, masks: bool) -> dict[str, Any]:
+    """Returns the values of a sample. With `masks`, it has no personal data, since reports are shown to others."""
     row = sample.row
     evidence = {name: part for name, part in sample.evidence.items() if name != "kept"}
     details = [f"value {row['value']:.4g}"] if math.isfinite(row["value"]) else []
@@ -113,17 +123,23 @@ def _sample(sample: Sample) -> dict[str, Any]:
         "place": f"{row['path']}, {row['place']}",
         "details": ", ".join(details),
         "kept": sample.kept and f"{sample.kept.path}, {sample.kept.place}",
-        "pieces": list(_pieces(sample)),
+        "pieces": list(_pieces(sample, str if not masks else _masked)),
     }
 
 
-def _pieces(sample: Sample) -> Iterator[tuple[str, str]]:
+def _masked(text: str) -> str:
+    return masked(text, spans(text))
+
+
+def _pieces(sample: Sample, shown: Callable[[str], str]) -> Iterator[tuple[str, str]]:
     """Yields the beginning of a sample's text as pieces (mark, text), as `differences` does."""
     if sample.document is None:
         return
-    pieces = [("=", sample.document.text)]
-    if sample.kept is not None and sample.kept.text != sample.document.text:
-        pieces = list(differences(sample.document.text, sample.kept.text))
+    pieces = [("=", shown(sample.document.text))]
+    if places := masks_of(sample):
+        pieces = [piece for piece in mask_pieces(sample.document.text, places) if piece[0] != "-"]
+    elif sample.kept is not None and sample.kept.text != sample.document.text:
+        pieces = list(differences(shown(sample.document.text), shown(sample.kept.text)))
     left = _SHOWN
     for mark, text in pieces:
         if left > 0:

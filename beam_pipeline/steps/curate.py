@@ -17,8 +17,9 @@ import pyarrow as pa
 
 from beam_pipeline.curation.contamination import PASSAGES, cut
 from beam_pipeline.curation.contamination import RULE as CONTAMINATED
-from beam_pipeline.curation.decisions import Decision
+from beam_pipeline.curation.decisions import Decided, Decision
 from beam_pipeline.curation.filters import make_filters
+from beam_pipeline.curation.pii import MaskPersonalData
 from beam_pipeline.curation.removals import PASSAGES_RULE, Removals
 from beam_pipeline.curation.restore import Restored
 from beam_pipeline.dataset.bad_records import Excluded
@@ -169,10 +170,11 @@ def curate(
 
     The number of the batch's first document in the unit is `first`.
     """
-    batch, removed = edit(unit, read, first, curation.decisions)
+    path = unit.root + read.name
+    unmasked = curation.restored.unmasked(path, read.places)
+    batch, removed = edit(unit, read, first, curation.decisions, unmasked)
     removed, others = (
-        curation.restored.apply(part, unit.root + read.name, read.places, 0)
-        for part in (removed, others.shifted(-first))
+        curation.restored.apply(part, path, read.places) for part in (removed, others.shifted(-first))
     )
     numbers = np.arange(first, first + len(read.texts))
     batch, others = cut_passages(batch, others)
@@ -241,12 +243,20 @@ def cut_passages(batch: DocumentBatch, removals: Removals) -> tuple[DocumentBatc
 
 
 def edit(
-    unit: WorkUnit, read: DocumentBatch, first: int, decisions: list[Decision]
+    unit: WorkUnit, read: DocumentBatch, first: int, decisions: list[Decision], unmasked: np.ndarray
 ) -> tuple[DocumentBatch, Removals]:
-    """Returns all documents of a batch with edited texts, and the removals by their index. See `curate`."""
+    """Returns all documents of a batch with edited texts, and the removals by their index. See `curate`.
+
+    Personal data stay in the documents with the indices `unmasked`, int64.
+    """
     batch, removals = read, []
     for decide in decisions:
         decided = decide(unit, batch, first)
+        if len(unmasked) and isinstance(decide, MaskPersonalData) and decided.texts is not None:
+            texts = list(decided.texts)
+            for index in unmasked.tolist():
+                texts[index] = batch.texts[index]
+            decided = Decided(decided.removals.without(np.empty(0, np.int64), masked=unmasked), texts)
         removals.append(decided.removals)
         if decided.texts is not None:
             blank = [index for index, text in enumerate(decided.texts) if not text or text.isspace()]

@@ -6,8 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from beam_pipeline.curation.filters import check_filters, files_identity
 from beam_pipeline.dataset import attribute_files
@@ -24,25 +23,10 @@ from beam_pipeline.steps import annotate as steps
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.amounts import counted
 from beam_pipeline.support.console import print_document
+from beam_pipeline.verbs.results import AnnotatedCorpus
 
 # Part of every fingerprint. Raise it with every change to the code that changes an attribute.
 _VERSION = 1
-
-
-@dataclass(frozen=True)
-class Annotated:
-    """Finished attributes."""
-
-    output: str
-    documents: int
-    units: int
-    columns: dict[str, str]
-    """The type of each attribute."""
-    seconds: float | None
-    """None if they were there before."""
-
-    def to_json(self) -> dict[str, Any]:
-        return dict(vars(self))
 
 
 def main(argv: Sequence[str] | Parsed) -> None:
@@ -63,7 +47,7 @@ def main(argv: Sequence[str] | Parsed) -> None:
         print(f"attributes: {', '.join(result.columns)}")
 
 
-def annotate(config: AnnotateConfig, beam_args: Sequence[str]) -> Annotated:
+def annotate(config: AnnotateConfig, beam_args: Sequence[str]) -> AnnotatedCorpus:
     """Measures the documents. Prints nothing; progress is on stderr.
 
     Raises:
@@ -103,7 +87,7 @@ def annotate(config: AnnotateConfig, beam_args: Sequence[str]) -> Annotated:
                     if not held.kept:
                         clear_staging(launch.output, fingerprint)
     record = read_record(launch.output)
-    return Annotated(
+    return AnnotatedCorpus(
         output=launch.output,
         documents=record["documents"],
         units=record["units"],

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import apache_beam as beam
 from apache_beam.pvalue import AsIter
 
-from beam_pipeline.dataset import output_place
+from beam_pipeline.dataset import output_place, removed_documents
 from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.formats.choice import format_class, format_of
@@ -22,6 +22,7 @@ from beam_pipeline.steps.convert import (
     ConvertJob,
     ConvertShard,
     converted_manifest,
+    copy_removed,
     list_source_shards,
     read_listed,
 )
@@ -153,7 +154,9 @@ def _make(
 
 
 def build(pipeline: beam.Pipeline, job: ConvertJob) -> None:
-    """Adds the steps: each shard is converted on its own, and then the manifests are written."""
+    """Adds the steps: each shard is converted on its own, as are the lists of removed documents copied, and then the
+    manifests are written.
+    """
     shards = (
         pipeline
         | "Splits" >> beam.Create(range(len(job.names)))
@@ -161,8 +164,15 @@ def build(pipeline: beam.Pipeline, job: ConvertJob) -> None:
         | "SpreadShards" >> beam.Reshuffle()
         | "ConvertShards" >> beam.ParDo(ConvertShard(job))
     )
+    removed = (
+        pipeline
+        | "RemovedFolder" >> beam.Create([filesystem.join(job.source, removed_documents.FOLDER)])
+        | "ListRemoved" >> beam.FlatMap(filesystem.list_folder)
+        | "SpreadRemoved" >> beam.Reshuffle()
+        | "CopyRemoved" >> beam.Map(copy_removed, job)
+    )
     _ = (
         pipeline
         | "Once" >> beam.Create([None])
-        | "Commit" >> beam.ParDo(CommitConversion(job), AsIter(shards))
+        | "Commit" >> beam.ParDo(CommitConversion(job), AsIter(shards), AsIter(removed))
     )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
 from beam_pipeline.views.reading import FinishedSplit
-from beam_pipeline.views.removed import RemovedList, Sample, differences
+from beam_pipeline.views.removed import RemovedList, Sample, differences, mask_pieces, masks_of
 from beam_pipeline.views.removed_counts import DOCUMENTS, Groups, largest
 from tokenmill_reader.console.escaping import visible
 
@@ -57,6 +57,8 @@ def _sample_lines(sample: Sample) -> Iterator[str]:
     yield visible(f"── {row['path']}, {row['place']}: {row['rule']}{value}{details}", one_line=True)
     if sample.document is None:
         yield "(the source no longer has this document)"
+    elif masked := masks_of(sample):
+        yield _marked(mask_pieces(sample.document.text, masked))
     elif sample.kept is None:
         yield _beginning(sample.document.text)
         if sample.kept_place:
@@ -66,8 +68,11 @@ def _sample_lines(sample: Sample) -> Iterator[str]:
         yield _beginning(sample.kept.text)
     else:
         yield visible(f"[-removed-] {{+kept: {sample.kept.path}, {sample.kept.place}+}}", one_line=True)
-        pieces = differences(sample.document.text, sample.kept.text)
-        yield visible("".join(_MARKS[mark].format(text) for mark, text in pieces))
+        yield _marked(differences(sample.document.text, sample.kept.text))
+
+
+def _marked(pieces: Iterable[tuple[str, str]]) -> str:
+    return visible("".join(_MARKS[mark].format(text) for mark, text in pieces))
 
 
 def _beginning(text: str) -> str:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from beam_pipeline.curation.pii import MASKS, SPANS, Span, spans
 from beam_pipeline.dataset import removed_documents
 from beam_pipeline.sources.reading import read_unit
 from beam_pipeline.support import filesystem
@@ -24,6 +25,7 @@ from beam_pipeline.views.tracing import input_options
 
 _WORDS = re.compile(r"\S+\s*")
 _SHOWN_EQUAL = 8  # words on each side of a difference
+_CONTEXT = 60  # characters on each side of personal data
 _MOST_WORDS = 5000  # of a text that is compared: the time grows with the square
 _UNIT = re.compile(r"unit-(\d+)\.parquet$")
 
@@ -193,6 +195,38 @@ class RemovedList:
             except (DataError, OSError):
                 continue  # the samples are shown without their text
         return result
+
+
+def masks_of(sample: Sample) -> list[Span]:
+    """Returns the personal data that were masked in a sample; none if the source has others in these places.
+
+    That is so if an earlier filter edited the text, or if the source has changed.
+    """
+    if sample.document is None:
+        return []
+    masked = [Span(*span) for span in sample.evidence.get(SPANS, [])]
+    return masked if set(masked) <= set(spans(sample.document.text)) else []
+
+
+def mask_pieces(text: str, masked: Sequence[Span]) -> Iterator[tuple[str, str]]:
+    """Yields a text as pieces (mark, text): what is masked as "-", and its mask as "+".
+
+    >>> list(mask_pieces("Mail jo@a.org.", [Span(5, 13, "email")]))
+    [('=', 'Mail '), ('-', 'jo@a.org'), ('+', '<email>'), ('=', '.')]
+    """
+    end = 0
+    for span in masked:
+        yield "=", _context(text[end : span.start], both=end > 0)
+        yield "-", text[span.start : span.end]
+        yield "+", MASKS[span.kind]
+        end = span.end
+    yield "=", text[end:][:_CONTEXT] + "…" * (len(text) - end > _CONTEXT)
+
+
+def _context(text: str, *, both: bool) -> str:
+    """Returns the end of a text, and with `both` also its beginning."""
+    most = 2 * _CONTEXT if both else _CONTEXT
+    return text if len(text) <= most else f"{text[:_CONTEXT] if both else ''}…{text[-_CONTEXT:]}"
 
 
 def _unit_of(path: str) -> int:
