@@ -148,7 +148,7 @@ class Removals:
             else self.documents
         )
 
-    def without(self, documents: np.ndarray, masked: np.ndarray) -> Removals:
+    def without(self, documents: np.ndarray, masked: np.ndarray | Sequence[int] = ()) -> Removals:
         """Returns the removals of other documents.
 
         Args:
@@ -158,7 +158,7 @@ class Removals:
         if not len(self):
             return self
         numbers, is_pii = self.table["document"].to_numpy(), pc.equal(self.table["rule"], PII).to_numpy()
-        keep = ~np.where(is_pii, np.isin(numbers, masked), np.isin(numbers, documents))
+        keep = ~np.where(is_pii, np.isin(numbers, np.asarray(masked, np.int64)), np.isin(numbers, documents))
         return self if keep.all() else Removals(self.table.filter(pa.array(keep)))
 
     def with_rules(self, rules: list[str]) -> Removals:

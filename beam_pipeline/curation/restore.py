@@ -53,7 +53,7 @@ class Restored:
         """
         if not len(removals) or not self._kept:
             return removals
-        return removals.without(self.kept(path, places), masked=np.empty(0, np.int64))
+        return removals.without(self.kept(path, places))
 
 
 def _by_file(tables: Sequence[pa.Table]) -> dict[str, np.ndarray]:
