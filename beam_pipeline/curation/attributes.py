@@ -20,6 +20,7 @@ from beam_pipeline.curation.measuring import MeasuredTexts
 from beam_pipeline.curation.pii import count_spans
 from beam_pipeline.curation.words import WordSplitter
 from beam_pipeline.options.curation_options import CurationConfig
+from beam_pipeline.sources.record_columns import without_surrogates
 from beam_pipeline.sources.units import DocumentBatch
 from beam_pipeline.support.errors import DataError
 
@@ -74,7 +75,8 @@ class Measurer:
                 if name in results:
                     self._add(columns, f"{function.rule.rpartition('.')[2]}_{name}", results.pop(name))
             self._add_all(columns, results)
-        self._add_all(columns, batch.columns)
+        for name, values in batch.columns.items():
+            self._add(columns, name, [without_surrogates(value) for value in values])
         return pa.table(columns)
 
     def _add_all(self, columns: dict[str, Any], values: dict[str, Sequence[Any]]) -> None:

@@ -1,7 +1,7 @@
 """Candidate pairs of near-duplicates: documents with an equal band of MinHashes.
 
 Documents have ids: uint64, the unit's number in the upper half and the document's number in the lower. Their order is
-the order in which documents are preferred: of several near-duplicates, the one with the smallest id is kept.
+that of the input: of several near-duplicates, the one with the smallest id is kept, unless they have scores.
 
 Most groups of documents with an equal band are small, and all their pairs are compared. In a large one, each document
 is compared with the eight before it, the first, and a pseudo-random earlier one, which connects the group as far as its

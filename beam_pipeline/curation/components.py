@@ -66,9 +66,14 @@ def distinct(pairs: np.ndarray) -> np.ndarray:
 def by_partition(links: np.ndarray, partitions: int, column: int = 0) -> Iterator[tuple[int, bytes]]:
     """Yields (partition, the distinct links whose vertex in `column` belongs to it, as bytes)."""
     links = distinct(links)
-    partition = (mix64(links[:, column]) % np.uint64(partitions)).astype(np.int64)
+    partition = partition_of(links[:, column], partitions)
     for part in indices_by_key(partition):
         yield int(partition[part[0]]), links[part].tobytes()
+
+
+def partition_of(vertices: np.ndarray, partitions: int) -> np.ndarray:
+    """Returns the partition of each vertex, int64."""
+    return (mix64(vertices) % np.uint64(partitions)).astype(np.int64)
 
 
 def links_from(data: bytes) -> np.ndarray:
@@ -146,8 +151,12 @@ def split(chunks: Iterable[bytes]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield NO_LINKS, links[in_core]
 
 
-def resolve_leaves(leaves: Iterable[bytes], roots: Iterable[bytes]) -> Iterator[np.ndarray]:
+def resolve_leaves(
+    leaves: Iterable[bytes], roots: Iterable[bytes], *, with_roots: bool = False
+) -> Iterator[np.ndarray]:
     """Yields (vertex, smallest vertex of its component) of a partition's vertices and of the leaves beside them.
+
+    Smallest vertices themselves are only among the first ones `with_roots`, perhaps several times.
 
     Args:
         leaves: The leaves whose neighbour belongs to the partition.
@@ -155,7 +164,7 @@ def resolve_leaves(leaves: Iterable[bytes], roots: Iterable[bytes]) -> Iterator[
     """
     known = np.concatenate([NO_LINKS, *map(links_from, roots)])
     known = known[np.argsort(known[:, 0])]
-    yield known[known[:, 0] != known[:, 1]]
+    yield known if with_roots else known[known[:, 0] != known[:, 1]]
     for chunk in leaves:
         links = links_from(chunk)
         places = np.searchsorted(known[:, 0], links[:, 1])
@@ -164,3 +173,6 @@ def resolve_leaves(leaves: Iterable[bytes], roots: Iterable[bytes]) -> Iterator[
         roots_of_leaves = links[:, 1].copy()
         roots_of_leaves[has_root] = known[places[has_root], 1]
         yield np.stack([links[:, 0], roots_of_leaves], axis=1)
+        if with_roots:
+            centres = np.unique(links[~has_root, 1])
+            yield np.stack([centres, centres], axis=1)

@@ -14,7 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from beam_pipeline.curation.decisions import Decided
+from beam_pipeline.curation.removals import PII, Removals
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit
+
+SPANS = "spans"
+"""The key of the spans in the evidence: [first character, the one after the last, kind] of each."""
 
 MASKS = {"email": "<email>", "ip": "<ip>", "phone": "<phone>"}
 """What replaces personal data, by its kind."""
@@ -93,10 +97,19 @@ def count_spans(texts: list[str]) -> dict[str, np.ndarray]:
 
 
 class MaskPersonalData:
-    """Edits texts. See `decisions.Decision`."""
+    """Edits texts. See `decisions.Decision`.
+
+    The evidence has the spans that it masks, in characters of the text that it gets, but not what they contain.
+    """
 
     def __call__(self, unit: WorkUnit, batch: DocumentBatch, first: int) -> Decided:
         all_spans = list(map(spans, batch.texts))
         if not any(all_spans):
             return Decided()
-        return Decided(texts=list(map(masked, batch.texts, all_spans)))
+        edited = [index for index, text_spans in enumerate(all_spans) if text_spans]
+        evidence = [
+            {SPANS: [[span.start, span.end, span.kind] for span in all_spans[index]]} for index in edited
+        ]
+        counts = [float(len(all_spans[index])) for index in edited]
+        edits = Removals.of_rule(PII, np.array(edited), counts, evidence)
+        return Decided(edits, list(map(masked, batch.texts, all_spans)))

@@ -27,6 +27,11 @@ NEAR = "near"
 PASSAGES_RULE = "decontaminate_passages"
 """The rule that removes passages from documents, which stay."""
 
+PII = "pii"
+"""The rule that masks personal data in documents, which stay."""
+
+_EDITS = (PASSAGES_RULE, PII)
+
 RULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 """Matches the name of a rule. Combinations of rules are joined by `+`."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -132,14 +137,28 @@ class Removals:
         """Returns the removals of whole documents."""
         if not len(self):
             return self
-        is_edit = pc.equal(self.table["rule"], PASSAGES_RULE)
+        is_edit = pc.is_in(self.table["rule"], pa.array(_EDITS))
         return Removals(self.table.filter(pc.invert(is_edit)))
 
-    def without(self, documents: np.ndarray) -> Removals:
-        """Returns the removals of all but these documents, int64."""
+    def documents_of(self, rule: str) -> np.ndarray:
+        """Returns the numbers of the documents that a rule removes or edits: int64, ascending."""
+        return (
+            Removals(self.table.filter(pc.equal(self.table["rule"], rule))).documents
+            if len(self)
+            else self.documents
+        )
+
+    def without(self, documents: np.ndarray, masked: np.ndarray | Sequence[int] = ()) -> Removals:
+        """Returns the removals of other documents.
+
+        Args:
+            documents: int64, those whose removals by any rule but `PII` are left out.
+            masked: int64, those whose removals by `PII` are left out.
+        """
         if not len(self):
             return self
-        keep = ~np.isin(self.table["document"].to_numpy(), documents)
+        numbers, is_pii = self.table["document"].to_numpy(), pc.equal(self.table["rule"], PII).to_numpy()
+        keep = ~np.where(is_pii, np.isin(numbers, np.asarray(masked, np.int64)), np.isin(numbers, documents))
         return self if keep.all() else Removals(self.table.filter(pa.array(keep)))
 
     def with_rules(self, rules: list[str]) -> Removals:

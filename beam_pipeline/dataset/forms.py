@@ -44,6 +44,7 @@ _CONFIG |= {name: Optional(_form_of(_OPTIONS[name])) for name in ("loss_on", "ov
 _CONFIG |= {name: Optional(_form_of(_OPTIONS[name])) for name in ("fim_rate", "fim_spm_rate")}
 _CONFIG["fim_tokens"] = Optional([str])
 _CONFIG |= dict.fromkeys(("messages_column", "chat_date"), Optional(str))
+_CONFIG["record_columns"] = Optional([str])
 
 UNIT_FORM = {
     "unit": COUNT,
@@ -70,6 +71,8 @@ def config_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
     yield from mismatches(config, _CONFIG, "config")
     if not {"max_length", "shard_size", "num_shards"} <= config.keys():
         return
+    if config.get("record_columns", []) != manifest.get("record_columns", []):
+        yield "record_columns differ from config.record_columns"
     if config["max_length"] != manifest.get("max_length"):
         yield f"config.max_length is {config['max_length']!r:.80}, but max_length is {manifest.get('max_length')!r:.80}"
     try:

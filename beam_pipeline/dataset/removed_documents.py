@@ -3,7 +3,8 @@
 With `--decontaminate`, it also has the report of what was found of each benchmark, and with `--dry_run` the counts.
 
 A file has a row for each document and rule that removes it: the document's path and place, its number in the unit, the
-rule, the value that it measured, and its evidence (JSON). It does not contain the text, which the source still has.
+rule, the value that it measured, and its evidence (JSON). With `--keep_columns`, the struct `columns` has those of the
+record. A file does not contain the text, which the source still has.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ REPORT_PATH = f"{FOLDER}/_contamination.json"
 DRY_RUN_PATH = f"{FOLDER}/_dry_run.json"
 _KEYS = ({"options", "benchmarks", "common_ngrams"}, {"excluded", "removed"})
 
+COLUMNS = "columns"
+"""The column with those of `--keep_columns`, which `SCHEMA` lacks: a struct of texts."""
+
 SCHEMA = pa.schema(
     [
         ("path", pa.string()),
@@ -42,7 +46,9 @@ def removed_path(output: str, unit: int) -> str:
     return filesystem.join(output, FOLDER, f"unit-{unit:06d}.parquet")
 
 
-def write_removed(path: str, removals: Removals, paths: list[str], places: np.ndarray) -> None:
+def write_removed(
+    path: str, removals: Removals, paths: list[str], places: np.ndarray, columns: pa.Table | None = None
+) -> None:
     """Writes the file of a unit's removed documents.
 
     Args:
@@ -50,13 +56,20 @@ def write_removed(path: str, removals: Removals, paths: list[str], places: np.nd
         removals: The unit's removals.
         paths: The file of each of `removals.documents`.
         places: int64, the place of each of `removals.documents`, as in `DocumentBatch.places`.
+        columns: The `column_table` of `removals.documents`; None if no columns are kept.
     """
     documents = removals.table["document"].to_numpy()
     index = np.searchsorted(removals.documents, documents)
     table = removals.table.add_column(0, SCHEMA.field("path"), [[paths[i] for i in index.tolist()]])
     table = table.add_column(1, SCHEMA.field("place"), pa.array(places[index], pa.int64()))
+    table = table.cast(SCHEMA)
+    if columns is not None:
+        struct = columns.take(pa.array(index)).cast(
+            pa.schema([(name, pa.string()) for name in columns.schema.names])
+        )
+        table = table.append_column(COLUMNS, struct.to_struct_array())
     file = io.BytesIO()
-    pq.write_table(table.cast(SCHEMA), file)
+    pq.write_table(table, file)
     filesystem.write_bytes(path, file.getvalue())
 
 
@@ -74,6 +87,17 @@ def is_removed_file(path: str) -> bool:
         if path.endswith(".json"):
             return parse_own_json(filesystem.read_bytes(path)).keys() in _KEYS
         with filesystem.open_file(path) as file:
-            return pq.read_schema(file).equals(SCHEMA)
+            schema = pq.read_schema(file)
+        if len(schema) > len(SCHEMA) and _is_kept(schema.field(len(SCHEMA))):
+            schema = schema.remove(len(SCHEMA))
+        return schema.equals(SCHEMA)
     except (pa.ArrowException, OSError, ValueError, AttributeError):
         return False
+
+
+def _is_kept(field: pa.Field) -> bool:
+    return (
+        field.name == COLUMNS
+        and pa.types.is_struct(field.type)
+        and all(item.type == pa.string() for item in field.type)
+    )

@@ -5,17 +5,21 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, BinaryIO
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import google_crc32c
 import numpy as np
 
 from beam_pipeline.dataset.offsets import OffsetFinder, offsets_size
+from beam_pipeline.engines.token_arrays import joined_columns, selected_columns
 from beam_pipeline.rows.blocks import RowBlock, rows_checksum
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError
 from tokenmill_reader.format.names import index_name, offsets_name
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _READ_BYTES = 16 << 20
 
@@ -70,6 +74,7 @@ class Assembly:
         self._owner = owner
         self._filled = np.zeros(records, np.int64)
         self._assembled: RowBlock | None = None
+        self._columns: list[tuple[np.ndarray, pa.Table]] = []
         self._lock = threading.Lock()
 
     def add(self, block: RowBlock) -> None:
@@ -88,6 +93,8 @@ class Assembly:
             np.add.at(self._filled, slots, 1)  # unlike bincount, takes no time for the other slots
             if self._assembled is None:
                 self._assembled = _empty_rows(block, records)
+            if block.columns is not None:
+                self._columns.append((slots, block.columns))
         assembled = self._assembled
         # Outside of the lock: threads write to different slots, or a slot is filled twice, which `rows` reports.
         assembled.ids[slots] = block.ids
@@ -107,7 +114,11 @@ class Assembly:
                 f"{self._owner}: {len(wrong_slots)} of {self._records} slots were not filled exactly once, the first "
                 f"is {wrong_slots[0]}, filled {self._filled[wrong_slots[0]]} times: rows were lost or duplicated"
             )
-        return self._assembled
+        if not self._columns:
+            return self._assembled
+        slots = np.concatenate([slots for slots, _ in self._columns])
+        columns = joined_columns([columns for _, columns in self._columns])
+        return replace(self._assembled, columns=selected_columns(columns, np.argsort(slots)))
 
 
 def _empty_rows(like: RowBlock, rows: int) -> RowBlock:

@@ -36,6 +36,8 @@ class Sketches(NamedTuple):
     """uint64 [documents, bands]"""
     sets: ShingleSets
     """The sets of shingles."""
+    scores: np.ndarray | None = None
+    """float64 [documents]: the scores of `--dedup_keep`, if it has any."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class SketchKeys:
     """int64 [documents]: the numbers of the documents in the unit, ascending."""
     keys: np.ndarray
     """uint64 [documents, 2]"""
+    scores: np.ndarray | None = None
+    """float64 [documents], see `Sketches`."""
 
 
 def sketches_path(staging: str, unit: int) -> str:
@@ -68,6 +72,7 @@ def write_sketches(
     keys = [np.empty((0, 2), np.uint64)]
     all_bands = [np.empty((0, bands), np.uint64)]
     sizes = [np.empty(0, np.int64)]
+    scores: list[np.ndarray] = []
     with create_sections(path) as sections:
         sets = []
         for part in parts:
@@ -76,14 +81,17 @@ def write_sketches(
             all_bands.append(part.bands)
             sizes.append(np.diff(part.sets.starts))
             sets.append(sections.add(part.sets.hashes.tobytes()))
-        result = SketchKeys(np.concatenate(numbers), np.concatenate(keys))
+            if part.scores is not None:
+                scores.append(part.scores)
+        all_scores = np.concatenate(scores) if scores else None
+        result = SketchKeys(np.concatenate(numbers), np.concatenate(keys), all_scores)
         starts = np.concatenate([[0], np.cumsum(np.concatenate(sizes))])
         arrays = {
             "numbers": result.numbers,
             "keys": result.keys,
             "bands": np.concatenate(all_bands),
             "starts": starts,
-        }
+        } | ({} if all_scores is None else {"scores": all_scores})
         places = {name: sections.add(array.tobytes()) for name, array in arrays.items()}
         parts_of_sets = {"sets": sets, "documents": [len(part) for part in numbers[1:]]}
         sections.end({**finish(), **places, **parts_of_sets, "num_bands": bands})
@@ -96,14 +104,21 @@ def kept_sketches(path: str, identity: Mapping[str, Any]) -> SketchKeys | None:
     def read(file: BinaryIO, index: dict[str, Any]) -> SketchKeys:
         for section in (*index["sets"], index["bands"], index["starts"]):
             read_section(file, Section(*section), path)
+        scores = _array(file, index, "scores", path) if "scores" in index else None
         return SketchKeys(
-            _array(file, index, "numbers", path), _array(file, index, "keys", path).reshape(-1, 2)
+            _array(file, index, "numbers", path), _array(file, index, "keys", path).reshape(-1, 2), scores
         )
 
     return read_if_intact(path, identity, read)
 
 
-_DTYPES = {"numbers": np.int64, "keys": np.uint64, "bands": np.uint64, "starts": np.int64}
+_DTYPES = {
+    "numbers": np.int64,
+    "keys": np.uint64,
+    "bands": np.uint64,
+    "starts": np.int64,
+    "scores": np.float64,
+}
 
 
 def _array(file: BinaryIO, index: Mapping[str, Any], name: str, path: str) -> np.ndarray:
@@ -116,6 +131,14 @@ def read_bands(path: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         index = read_index(file, path)
         numbers, keys, bands = (_array(file, index, name, path) for name in ("numbers", "keys", "bands"))
     return numbers, keys.reshape(-1, 2), bands.reshape(len(numbers), index["num_bands"])
+
+
+def read_scores(path: str) -> tuple[np.ndarray, np.ndarray | None]:
+    """Returns the numbers of all documents, and their scores if they have any: int64, float64 [documents]."""
+    with open_sections(path) as file:
+        index = read_index(file, path)
+        scores = _array(file, index, "scores", path) if "scores" in index else None
+        return _array(file, index, "numbers", path), scores
 
 
 def read_sets(path: str, documents: np.ndarray) -> Iterator[tuple[np.ndarray, ShingleSets]]:

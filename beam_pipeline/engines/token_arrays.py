@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 FlatIds = tuple[np.ndarray, np.ndarray]
 """The ids of several texts (unsigned integers [tokens]) and the number in each text (int64 [texts])."""
@@ -59,6 +63,8 @@ class Documents:
     """Integers [tokens]: the ids of all documents. Those of conversations have the bits of targets."""
     lengths: np.ndarray
     """int64 [documents]: the number of tokens of each document. They sum to `tokens`."""
+    columns: pa.Table | None = field(default=None, repr=False)
+    """The `column_table` of the documents' records; None without `--record_columns`."""
 
     @property
     def starts(self) -> np.ndarray:
@@ -71,7 +77,18 @@ class Documents:
         if len(parts) == 1:
             return parts[0]
         return cls(
-            np.concatenate([part.ids for part in parts]), np.concatenate([part.lengths for part in parts])
+            np.concatenate([part.ids for part in parts]),
+            np.concatenate([part.lengths for part in parts]),
+            joined_columns([part.columns for part in parts]),
+        )
+
+    def cut(self, count: int) -> tuple[Documents, Documents]:
+        """Returns the first `count` documents, and the others."""
+        tokens = int(self.lengths[:count].sum())
+        columns = (None, None) if self.columns is None else (self.columns[:count], self.columns[count:])
+        return (
+            Documents(self.ids[:tokens], self.lengths[:count], columns[0]),
+            Documents(self.ids[tokens:], self.lengths[count:], columns[1]),
         )
 
     def select(self, selection: np.ndarray) -> Documents:
@@ -80,12 +97,28 @@ class Documents:
         >>> Documents(np.array([5, 6, 7, 8]), np.array([1, 0, 3])).select(np.array([2, 0]))
         Documents(ids=array([6, 7, 8, 5]), lengths=array([3, 1]))
         """
-        lengths = self.lengths[selection]
+        if selection.dtype == bool and selection.all():
+            return self
+        lengths, columns = self.lengths[selection], selected_columns(self.columns, selection)
         if selection.dtype == bool:  # a mask of the ids is faster than their numbers
-            return (
-                self if selection.all() else Documents(self.ids[np.repeat(selection, self.lengths)], lengths)
-            )
-        return Documents(self.ids[ranges(self.starts[selection], lengths)], lengths)
+            return Documents(self.ids[np.repeat(selection, self.lengths)], lengths, columns)
+        return Documents(self.ids[ranges(self.starts[selection], lengths)], lengths, columns)
+
+
+def joined_columns(parts: Sequence[pa.Table | None]) -> pa.Table | None:
+    """Concatenates the columns of several parts, all of which have some, or none of which has."""
+    if parts[0] is None:
+        return None
+    import pyarrow as pa
+
+    return pa.concat_tables(parts)
+
+
+def selected_columns(columns: pa.Table | None, selection: np.ndarray | slice) -> pa.Table | None:
+    """Returns the rows of columns at indices, a mask or a slice, if there are columns."""
+    if columns is None or isinstance(selection, slice):
+        return columns and columns[selection]
+    return columns.take(np.flatnonzero(selection) if selection.dtype == bool else selection)
 
 
 def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:

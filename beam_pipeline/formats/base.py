@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, ClassVar
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 import numpy as np
 
@@ -14,9 +14,13 @@ from beam_pipeline.engines.token_arrays import id_dtype, ids_of, targets_of, wit
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.rows.packing import segments_and_positions
+from beam_pipeline.sources.record_columns import column_table
 from beam_pipeline.support import extras
 from beam_pipeline.support.errors import UsageError
 from tokenmill_reader.format.limits import MOST_RECORDS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,8 @@ class RowForm:
     """The features' names, sorted."""
     ids_column: str = "input_ids"
     """The name of the feature input_ids in MDS files."""
+    record_columns: tuple[str, ...] = ()
+    """The columns of records: nullable texts."""
 
 
 class Format:
@@ -93,6 +99,8 @@ class RowFormat(Format, ABC):
     ) -> Iterator[dict[str, np.ndarray]]:
         """Yields the features of a shard's rows, some rows at a time: int64 [rows, max_length] by name.
 
+        If the form has columns of records, they are beside the features, as arrays of objects.
+
         Args:
             file: The shard's file, at its start.
             path: The path of the file, for messages.
@@ -131,13 +139,16 @@ class DocumentFormat(Format, ABC):
             RecordError: If a file is malformed, or they do not match.
         """
 
-    def _block(self, ids: np.ndarray, lengths: np.ndarray, path: str) -> DocumentBlock:
+    def _block(
+        self, ids: np.ndarray, lengths: np.ndarray, path: str, columns: pa.Table | None = None
+    ) -> DocumentBlock:
         """Returns documents that were read from a shard.
 
         Args:
             ids: Integers [tokens], at least one.
             lengths: Integers [documents].
             path: The path of the shard's file, for messages.
+            columns: Those of the documents' records.
 
         Raises:
             RecordError: If an id is outside of the vocabulary.
@@ -147,7 +158,7 @@ class DocumentFormat(Format, ABC):
                 f"{path}: the ids range from {ids.min()} to {ids.max()}, outside of the vocabulary"
             )
         return DocumentBlock(
-            ids.astype(id_dtype(self.form.vocab_size), copy=False), lengths.astype(np.uint32)
+            ids.astype(id_dtype(self.form.vocab_size), copy=False), lengths.astype(np.uint32), columns
         )
 
 
@@ -178,10 +189,12 @@ def rows_of(columns: Mapping[str, np.ndarray], manifest: Mapping[str, Any]) -> R
     ids = ids.astype(id_dtype(manifest["tokenizer"]["vocab_size"]))
     if "loss_mask" in columns:
         ids = with_targets(ids, columns["loss_mask"] != 0)
+    names = manifest.get("record_columns")
     return RowBlock(
         ids,
         mask.sum(axis=1).astype(np.uint32),
         None if starts is None else np.packbits(starts, axis=1),
+        columns=column_table(columns, names) if names else None,
     )
 
 

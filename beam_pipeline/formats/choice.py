@@ -35,6 +35,7 @@ def format_for(config: PrepareConfig, vocab_size: int) -> Format:
         vocab_size=vocab_size,
         features=features,
         ids_column=config.ids_column,
+        record_columns=config.curation.record_columns,
     )
     return format_class(config.output_format, of_documents=form.max_length is None)(form)
 
@@ -50,6 +51,7 @@ def format_of(manifest: Mapping[str, Any]) -> Format:
         vocab_size=manifest["tokenizer"]["vocab_size"],
         features=tuple(manifest["features"]),
         ids_column=manifest.get("ids_column", "input_ids"),
+        record_columns=tuple(manifest.get("record_columns", ())),
     )
     chosen = format_class(output_format_of(manifest), of_documents=form.max_length is None)
     chosen.check_packages()

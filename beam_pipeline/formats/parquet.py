@@ -1,4 +1,5 @@
-"""Parquet files: a list column for each feature of rows, or the documents' ids, in row groups of bounded size.
+"""Parquet files: a list column for each feature of rows, or the documents' ids, in row groups of bounded size, and a
+column of texts for each of `--record_columns`.
 
 The bytes depend on the version of pyarrow, which also writes its name into each file.
 """
@@ -17,6 +18,7 @@ from beam_pipeline.dataset.records import RecordError
 from beam_pipeline.formats.base import DocumentFormat, RowForm, RowFormat, feature_columns, value_type
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.documents import DocumentBlock
+from beam_pipeline.sources.record_columns import table_schema
 
 _VALUES_PER_GROUP = 1 << 21  # per column: 4096 rows of 512 tokens, which take 8 MiB decoded
 _DOCUMENTS_PER_GROUP = 1 << 17
@@ -42,13 +44,17 @@ class Parquet(RowFormat):
         self, file: BinaryIO, path: str, first: int = 0, count: int | None = None
     ) -> Iterator[dict[str, np.ndarray]]:
         for table in _tables(file, path, self.form, first, count):
-            yield {name: self._values(table, name, path) for name in self.form.features}
+            features = {name: self._values(table, name, path) for name in self.form.features}
+            columns = table.select(self.form.record_columns)
+            yield features | {
+                name: np.array(columns[name].to_pylist(), object) for name in columns.column_names
+            }
 
     def _table(self, block: RowBlock, schema: pa.Schema) -> pa.Table:
         offsets = np.arange(len(block) + 1, dtype=np.int32) * self.form.max_length
         columns = feature_columns(block, self.form.features)
-        arrays = [_lists(offsets, columns[name], schema.field(name).type) for name in schema.names]
-        return pa.Table.from_arrays(arrays, schema=schema)
+        arrays = [_lists(offsets, columns[name], schema.field(name).type) for name in self.form.features]
+        return pa.Table.from_arrays([*arrays, *_texts(block.columns)], schema=schema)
 
     def _values(self, table: pa.Table, name: str, path: str) -> np.ndarray:
         """Returns a column as int64 [rows, max_length]."""
@@ -72,7 +78,7 @@ class ParquetDocuments(DocumentFormat):
             for group in _groups(blocks):
                 offsets = np.append(0, np.cumsum(group.lengths, dtype=np.int32))
                 ids = _lists(offsets, group.ids, writer.schema.field("input_ids").type)
-                writer.write_table(pa.Table.from_arrays([ids], schema=writer.schema))
+                writer.write_table(pa.Table.from_arrays([ids, *_texts(group.columns)], schema=writer.schema))
                 file.write(pieces.take())
         file.write(pieces.take())
 
@@ -83,7 +89,10 @@ class ParquetDocuments(DocumentFormat):
             ids, lengths = _column(table, "input_ids", path, self.form)
             if (lengths < 1).any():
                 raise RecordError(f"{path}: a document has no tokens")
-            yield self._block(ids, lengths, path)
+            columns = table.select(self.form.record_columns) if self.form.record_columns else None
+            yield self._block(
+                ids, lengths, path, columns and columns.cast(table_schema(columns.column_names))
+            )
 
 
 def _groups(blocks: Iterable[DocumentBlock]) -> Iterator[DocumentBlock]:
@@ -91,11 +100,7 @@ def _groups(blocks: Iterable[DocumentBlock]) -> Iterator[DocumentBlock]:
     remainder: DocumentBlock | None = None
     for block in blocks:
         if remainder is not None:
-            ids, lengths = (
-                np.concatenate([remainder.ids, block.ids]),
-                np.concatenate([remainder.lengths, block.lengths]),
-            )
-            block = DocumentBlock(ids, lengths)
+            block = DocumentBlock.concatenate([remainder, block])
         ends = np.cumsum(block.lengths, dtype=np.int64)
         start = 0
         while True:
@@ -107,7 +112,7 @@ def _groups(blocks: Iterable[DocumentBlock]) -> Iterator[DocumentBlock]:
             if end == len(block):  # the next block may have more documents of this group
                 break
             end = max(end, start + 1)
-            yield DocumentBlock(block.ids[first_value : int(ends[end - 1])], block.lengths[start:end])
+            yield block.cut(start, end)
             start = end
         remainder = block.cut(start, len(block))
     if remainder is not None and len(remainder):
@@ -115,7 +120,8 @@ def _groups(blocks: Iterable[DocumentBlock]) -> Iterator[DocumentBlock]:
 
 
 def _writer(file: _PieceFile, form: RowForm) -> pq.ParquetWriter:
-    schema = pa.schema([pa.field(name, _type(name, form), nullable=False) for name in form.features])
+    features = [pa.field(name, _type(name, form), nullable=False) for name in form.features]
+    schema = pa.schema([*features, *table_schema(form.record_columns)])
     return pq.ParquetWriter(
         file,
         schema,
@@ -135,10 +141,12 @@ def _tables(file: BinaryIO, path: str, form: RowForm, first: int, count: int | N
     """Yields records, those of a row group at a time, without the `first` ones, and at most `count`."""
     try:
         parquet = pq.ParquetFile(file, page_checksum_verification=True)
-        if sorted(parquet.schema_arrow.names) != sorted(form.features):
-            raise RecordError(
-                f"{path}: the columns are {parquet.schema_arrow.names}, not {list(form.features)}"
-            )
+        names = [*form.features, *form.record_columns]
+        if sorted(parquet.schema_arrow.names) != sorted(names):
+            raise RecordError(f"{path}: the columns are {parquet.schema_arrow.names}, not {names}")
+        for name in form.record_columns:
+            if not pa.types.is_string(parquet.schema_arrow.field(name).type):
+                raise RecordError(f"{path}: the column {name} has no texts")
         end = parquet.metadata.num_rows if count is None else first + count
         group_start = 0  # the number of the group's first record
         for group in range(parquet.num_row_groups):
@@ -170,6 +178,11 @@ def _column(table: pa.Table, name: str, path: str, form: RowForm) -> tuple[np.nd
 def _type(name: str, form: RowForm) -> pa.ListType:
     value = pa.from_numpy_dtype(value_type(name, form))
     return pa.list_(pa.field("element", value, nullable=False))
+
+
+def _texts(columns: pa.Table | None) -> list[pa.Array]:
+    """Returns columns of records. Each is one array, so that the pages do not depend on how it was put together."""
+    return [] if columns is None else [column.combine_chunks() for column in columns.columns]
 
 
 def _lists(offsets: np.ndarray, values: np.ndarray, list_type: pa.ListType) -> pa.ListArray:

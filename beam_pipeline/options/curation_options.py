@@ -45,8 +45,8 @@ def parse_measures(text: str) -> tuple[str, ...]:
 
 
 def parse_names(text: str) -> tuple[str, ...]:
-    """Returns the items of a list that is separated by commas."""
-    return tuple(filter(None, map(str.strip, text.split(","))))
+    """Returns the items of a list that is separated by commas, each once."""
+    return tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
 
 
 def parse_thresholds(text: str) -> tuple[tuple[str, float], ...]:
@@ -99,10 +99,15 @@ class CurationConfig(Options):
     """With --filter urls: file with a blocked domain or beginning of an address per line."""
     url_column: str = option("url", metavar="KEY", needs="url_block_list")
     """The key or column that contains a document's URL."""
-    keep_columns: tuple[str, ...] = option((), metavar="KEY,…", parse=parse_names, needs="filter")
-    """Other keys or columns of the records, which functions of --filter get."""
-    attributes: str | None = option(None, metavar="DIR", needs="keep", affects_bytes=False)
-    """Folder of attributes that `annotate` made from the same input, with the same --unit_bytes."""
+    keep_columns: tuple[str, ...] = option((), metavar="KEY,…", parse=parse_names)
+    """Other keys or columns of the records, which functions of --filter get, and which OUT/removed has beside each
+    document, as text. null if a record has none."""
+    record_columns: tuple[str, ...] = option((), metavar="KEY,…", parse=parse_names)
+    """Keys or columns of the records that the dataset has beside each document, as text; for --packing none or pad with
+    --output_format parquet, and for --packing pad with mds."""
+    attributes: str | None = option(None, metavar="DIR", affects_bytes=False)  # its content does
+    """With --keep or --dedup_keep: folder of attributes that `annotate` made from the same input, with the same
+    --unit_bytes."""
     keep: str | None = option(None, metavar="EXPRESSION", needs="attributes")
     """Condition that documents must fulfil, over the attributes, e.g. 'language == "en" and gopher_words >= 50'. It has
     and, or, not, comparisons, in with a list, and arithmetic."""
@@ -114,7 +119,7 @@ class CurationConfig(Options):
     def columns(self) -> tuple[str, ...]:
         """The keys or columns that decisions need besides the text."""
         urls = (self.url_column,) if "urls" in self.filter else ()
-        return tuple(dict.fromkeys((*self.keep_columns, *urls)))
+        return tuple(dict.fromkeys((*self.keep_columns, *self.record_columns, *urls)))
 
     @classmethod
     def of_manifest(cls, config: Mapping[str, Any]) -> CurationConfig:

@@ -89,7 +89,9 @@ def _converted(option: Option, value: Any) -> Any:
 
 
 def _parsed_items(option: Option, items: Sequence[Any]) -> tuple[Any, ...]:
-    """Returns the (name, number) pairs or the `MixItem`s of an option with a syntax of its own. Checks the pairs."""
+    """Returns the names, checked (name, number) pairs or `MixItem`s of an option with a syntax of its own."""
+    if items and all(isinstance(item, str) for item in items):
+        return option.parse(",".join(items))
     if all(isinstance(item, MixItem) for item in items):
         return tuple(items)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import re
+from collections.abc import Sequence
 from itertools import accumulate
 
 from beam_pipeline.support.errors import UsageError
@@ -14,6 +15,7 @@ from tokenmill_reader.format.names import (
     INPUTS,
     MANIFEST,
     OFFSETS,
+    OPTIONAL_FEATURES,
     REPORT,
     SCHEMA,
     SPLIT_NAME,
@@ -147,6 +149,24 @@ def check_ids_column(name: str, output_format: str) -> None:
             f"--ids_column {name}: does not apply to --output_format {output_format}, which always has input_ids; "
             "omit it, or use --output_format mds"
         )
+
+
+def check_record_columns(
+    columns: Sequence[str], label: str, *, output_format: str, has_documents: bool, ids_column: str
+) -> None:
+    """Checks the columns of records that a dataset is to have. Messages begin with `label`.
+
+    Raises:
+        UsageError: If files of this format have no place for them, or a feature has the name of one.
+    """
+    allowed = ("parquet",) if has_documents else ("parquet", "mds")
+    if output_format not in allowed:
+        raise UsageError(
+            f"{label}: --output_format {output_format} has no place for columns of records; use {' or '.join(allowed)}"
+        )
+    for name in columns:
+        if name in ("input_ids", *OPTIONAL_FEATURES, ids_column):
+            raise UsageError(f"{label}: {name} is a feature of the rows; rename the key of the records")
 
 
 def check_split_name(name: str) -> str:

@@ -14,6 +14,7 @@ from beam_pipeline.options.option_fields import Options, option
 from beam_pipeline.options.option_values import (
     FORMAT_DEFAULTS,
     check_ids_column,
+    check_record_columns,
     check_split_name,
     parse_bands,
     parse_date,
@@ -71,6 +72,9 @@ class PrepareConfig(Options):
     )
     """With --dedup near: bands of MinHashes by which pairs are proposed, whose similarity is then computed. More bands
     find more, more rows propose less."""
+    dedup_keep: str = option("first", metavar="first|longest|ATTRIBUTE", needs="dedup")
+    """Which of several equal or similar documents is kept: the first in the order of the input; the longest; or the one
+    with the highest value of an attribute of --attributes. Of several with the same value, the first."""
     contamination: DecontaminateConfig = option(DecontaminateConfig())
 
     curation: CurationConfig = option(CurationConfig())
@@ -256,6 +260,20 @@ class PrepareConfig(Options):
                 "--packing none makes whole documents, any other rows"
             )
         check_ids_column(self.ids_column, self.output_format)
+        if self.curation.record_columns:
+            self._check_record_columns()
+        if self.dedup == "exact" and self.dedup_keep == "longest":
+            raise UsageError("--dedup_keep longest with --dedup exact: equal texts are equally long; omit it")
+        has_attributes = self.curation.attributes is not None
+        if has_attributes and self.curation.keep is None and not self.prefers_by_attribute:
+            raise UsageError(
+                "--attributes: has no effect alone; add --keep EXPRESSION or --dedup_keep ATTRIBUTE, or omit it"
+            )
+        if self.prefers_by_attribute and not has_attributes:
+            raise UsageError(
+                f"--dedup_keep {self.dedup_keep}: is neither first nor longest, and so an attribute, but --attributes "
+                "is missing"
+            )
         if isinstance(self.splits, str) or not all(
             isinstance(pair, tuple | list) and len(pair) == 2 for pair in self.splits
         ):
@@ -268,9 +286,35 @@ class PrepareConfig(Options):
                 "concat, where all rows except the last are full, or omit --no_attention_mask"
             )
 
+    def _check_record_columns(self) -> None:
+        """Raises UsageError if a record of a dataset is not one document, or has no place for other columns."""
+        label = f"--record_columns {','.join(self.curation.record_columns)}"
+        if self.packing not in ("pad", "none"):
+            raise UsageError(
+                f"{label} with --packing {self.packing}: a row may have several documents, with columns of their own; "
+                "use --packing pad or none"
+            )
+        check_record_columns(
+            self.curation.record_columns,
+            label,
+            output_format=self.output_format,
+            has_documents=self.packing == "none",
+            ids_column=self.ids_column,
+        )
+
     @property
     def split_names(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self.splits)
+
+    @property
+    def prefers(self) -> bool:
+        """Whether deduplication may keep another document than the first."""
+        return self.dedup != "none" and self.dedup_keep != "first"
+
+    @property
+    def prefers_by_attribute(self) -> bool:
+        """Whether deduplication keeps the document with the highest value of an attribute."""
+        return self.prefers and self.dedup_keep != "longest"
 
     @property
     def has_targets(self) -> bool:
@@ -298,6 +342,8 @@ class PrepareConfig(Options):
         for name in ("near_threshold", "near_shingle", "near_bands"):
             if self.dedup != "near" or values[name] is None:
                 del values[name]
+        if not self.prefers:
+            del values["dedup_keep"]
         return values
 
     @classmethod

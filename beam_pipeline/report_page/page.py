@@ -6,7 +6,6 @@ dark colours and show each bin's count as a tooltip.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +17,7 @@ from markupsafe import Markup
 
 from beam_pipeline.dataset.statistics import TARGET_HISTOGRAMS
 from beam_pipeline.report_page.charts import Curve, Histogram, column_chart, histogram_chart, log_log_chart
+from beam_pipeline.report_page.removed import removed_section
 from beam_pipeline.report_page.rows import shown_rows
 from beam_pipeline.report_page.text import count, option_value
 from beam_pipeline.support.amounts import counted
@@ -32,7 +32,6 @@ _PACKAGE = "beam_pipeline.report_page"
 _QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 _TOP_TOKENS = 40
 _MAX_INPUTS = 20
-_MOST_COMBINATIONS = 12
 _FULL = 0.995  # with a mean fill above this, a histogram of the rows' fill would have only one visible column
 _FEWEST, _FEW = 30, 1000  # documents: with fewer, a histogram of them is not drawn, or is smoothed
 _TOGETHER = 4  # neighbouring bins
@@ -52,7 +51,7 @@ def render(splits: Sequence[FinishedSplit]) -> bytes:
             sources=summarize_sources(splits),
             manifest=splits[0].manifest,
             round_trip=_round_trip(splits[0].manifest),
-            **_removed(splits[0].manifest),
+            removed=removed_section(splits[0]),
             splits=shown,
             total={name: sum(entry.totals.get(name, 0) for entry in shown) for name in shown[0].totals},
             has_targets=splits[0].has_targets,
@@ -68,24 +67,6 @@ def render(splits: Sequence[FinishedSplit]) -> bytes:
         )
         .encode()
     )
-
-
-def _removed(manifest: Mapping[str, Any]) -> dict[str, list]:
-    """Returns the documents that each rule removes, and those that several rules remove, largest first."""
-    combinations = dict(manifest.get("removed", {}))
-    if combinations and manifest["excluded"]["duplicate_documents"]:
-        combinations["exact"] = manifest["excluded"]["duplicate_documents"]
-    totals: Counter[str] = Counter()
-    for rules, documents in combinations.items():
-        totals.update(dict.fromkeys(rules.split("+"), documents))
-    together = Counter({rules: documents for rules, documents in combinations.items() if "+" in rules})
-    return {
-        "removed_by_rule": [
-            {"name": name, "documents": documents, "alone": combinations.get(name, 0)}
-            for name, documents in totals.most_common()
-        ],
-        "removed_together": together.most_common(_MOST_COMBINATIONS),
-    }
 
 
 def _round_trip(manifest: Mapping[str, Any]) -> str | None:

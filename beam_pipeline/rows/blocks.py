@@ -5,18 +5,23 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from beam_pipeline.engines.token_arrays import id_dtype, id_dtype_of
+from beam_pipeline.engines.token_arrays import id_dtype, id_dtype_of, joined_columns, selected_columns
 from beam_pipeline.support.hashing import mix64
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # Maximum size of an element between stages. Some runners hold several in memory, and Dataflow rejects very large ones.
 BLOCK_BYTES = 16 << 20
 
 CHECKSUM_VALUES = 1 << 19  # ids per step of a checksum, which limits the size of their copy as uint64
 
-_HEADER = struct.Struct("<QQBBB5x")  # rows, max_length, bytes per id, has starts, has slots
+# Rows, max_length, bytes per id, has starts, has slots, bytes of columns.
+_HEADER = struct.Struct("<QQBBB5xQ")
 
 
 def rows_per_block(max_length: int, vocab_size: int) -> int:
@@ -40,6 +45,8 @@ class RowBlock:
     """
     slots: np.ndarray | None = None
     """uint32 [rows]: the rows' slots in their shard. None before routing."""
+    columns: pa.Table | None = None
+    """The `column_table` of the rows' records. None without `--record_columns`."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -53,32 +60,35 @@ class RowBlock:
     def take(self, index: np.ndarray | slice, slots: np.ndarray | None = None) -> RowBlock:
         """Returns the rows at `index`, and sets their slots."""
         starts = None if self.starts is None else self.starts[index]
-        return RowBlock(self.ids[index], self.lengths[index], starts, slots)
+        columns = selected_columns(self.columns, index)
+        return RowBlock(self.ids[index], self.lengths[index], starts, slots, columns)
 
     @classmethod
     def concatenate(cls, blocks: Sequence[RowBlock]) -> RowBlock:
         """Returns the rows of several blocks, without slots."""
         starts = None if blocks[0].starts is None else np.concatenate([block.starts for block in blocks])
         ids = np.concatenate([block.ids for block in blocks])
-        return cls(ids, np.concatenate([block.lengths for block in blocks]), starts)
+        lengths = np.concatenate([block.lengths for block in blocks])
+        return cls(ids, lengths, starts, columns=joined_columns([block.columns for block in blocks]))
 
     def to_bytes(self) -> bytes:
         """Returns the header, and the raw bytes of the arrays."""
         rows, max_length = self.ids.shape
+        columns = columns_to_bytes(self.columns)
         header = _HEADER.pack(
-            rows, max_length, self.ids.itemsize, self.starts is not None, self.slots is not None
+            rows, max_length, self.ids.itemsize, self.starts is not None, self.slots is not None, len(columns)
         )
         parts = [header, np.ascontiguousarray(self.ids), np.asarray(self.lengths, np.uint32)]
         if self.starts is not None:
             parts.append(np.ascontiguousarray(self.starts))
         if self.slots is not None:
             parts.append(np.asarray(self.slots, np.uint32))
-        return b"".join(parts)
+        return b"".join([*parts, columns])
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> RowBlock:
         """Makes a block of views into `data`, without copying."""
-        rows, max_length, itemsize, has_starts, has_slots = _HEADER.unpack_from(data)
+        rows, max_length, itemsize, has_starts, has_slots, column_bytes = _HEADER.unpack_from(data)
         position = _HEADER.size
 
         def read(dtype: np.dtype | type, *shape: int) -> np.ndarray:
@@ -92,10 +102,27 @@ class RowBlock:
         lengths = read(np.uint32, rows)
         starts = read(np.uint8, rows, -(-max_length // 8)) if has_starts else None
         slots = read(np.uint32, rows) if has_slots else None
-        return cls(ids, lengths, starts, slots)
+        columns = columns_from_bytes(read(np.uint8, column_bytes)) if column_bytes else None
+        return cls(ids, lengths, starts, slots, columns)
 
     def __reduce__(self) -> tuple[Callable[..., RowBlock], tuple[bytes]]:
         return RowBlock.from_bytes, (self.to_bytes(),)
+
+
+def columns_to_bytes(columns: pa.Table | None) -> bytes:
+    """Returns columns of records as bytes, b"" if there are none."""
+    if columns is None:
+        return b""
+    from beam_pipeline.sources.record_columns import table_to_bytes
+
+    return table_to_bytes(columns)
+
+
+def columns_from_bytes(data: np.ndarray) -> pa.Table:
+    """Returns the columns of records whose bytes `columns_to_bytes` returned, as a view."""
+    from beam_pipeline.sources.record_columns import table_from_bytes
+
+    return table_from_bytes(data)
 
 
 def rows_checksum(ids: np.ndarray, lengths: np.ndarray) -> int:

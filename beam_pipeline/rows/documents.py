@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from beam_pipeline.engines.token_arrays import id_dtype_of
-from beam_pipeline.rows.blocks import BLOCK_BYTES, CHECKSUM_VALUES
+from beam_pipeline.engines.token_arrays import id_dtype_of, joined_columns, selected_columns
+from beam_pipeline.rows.blocks import BLOCK_BYTES, CHECKSUM_VALUES, columns_from_bytes, columns_to_bytes
 from beam_pipeline.support.hashing import mix64
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,8 @@ class DocumentBlock:
     """uint16 or uint32 [tokens of all documents]: token ids."""
     lengths: np.ndarray
     """uint32 [documents]: the number of tokens in each document, at least 1."""
+    columns: pa.Table | None = field(default=None, repr=False)
+    """The `column_table` of the documents' records. None without `--record_columns`."""
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -32,7 +38,16 @@ class DocumentBlock:
         """
         first_token = int(self.lengths[:start].sum(dtype=np.int64))
         tokens = int(self.lengths[start:end].sum(dtype=np.int64))
-        return DocumentBlock(self.ids[first_token : first_token + tokens], self.lengths[start:end])
+        columns = selected_columns(self.columns, slice(start, end))
+        return DocumentBlock(self.ids[first_token : first_token + tokens], self.lengths[start:end], columns)
+
+    @classmethod
+    def concatenate(cls, blocks: Sequence[DocumentBlock]) -> DocumentBlock:
+        """Returns the documents of several blocks."""
+        ids, lengths = (
+            np.concatenate([getattr(block, name) for block in blocks]) for name in ("ids", "lengths")
+        )
+        return cls(ids, lengths, joined_columns([block.columns for block in blocks]))
 
     def divide(self) -> Iterator[DocumentBlock]:
         """Cuts the block into blocks of at most `BLOCK_BYTES` of ids, or of one document."""
@@ -42,7 +57,11 @@ class DocumentBlock:
         while start < len(self):
             first_token = int(ends[start - 1]) if start else 0
             end = max(start + 1, int(np.searchsorted(ends, first_token + tokens, side="right")))
-            yield DocumentBlock(self.ids[first_token : int(ends[end - 1])], self.lengths[start:end])
+            yield DocumentBlock(
+                self.ids[first_token : int(ends[end - 1])],
+                self.lengths[start:end],
+                selected_columns(self.columns, slice(start, end)),
+            )
             start = end
 
     def checksum(self) -> int:
@@ -70,13 +89,16 @@ class DocumentBlock:
         return int(hashes.sum(dtype=np.uint64))
 
     def to_bytes(self) -> bytes:
-        """Returns the number of documents, the bytes per id, and the raw bytes of both arrays."""
-        sizes = np.array([len(self), self.ids.itemsize], np.uint64)
-        return b"".join([sizes, np.asarray(self.lengths, np.uint32), np.ascontiguousarray(self.ids)])
+        """Returns the numbers of documents, of bytes per id and of tokens, and the bytes of the arrays and columns."""
+        sizes = np.array([len(self), self.ids.itemsize, len(self.ids)], np.uint64)
+        lengths, ids = np.asarray(self.lengths, np.uint32), np.ascontiguousarray(self.ids)
+        return b"".join([sizes, lengths, ids, columns_to_bytes(self.columns)])
 
     @classmethod
     def from_bytes(cls, data: bytes) -> DocumentBlock:
         """Makes a block of views into `data`, without copying."""
-        count, itemsize = np.frombuffer(data, np.uint64, 2).tolist()
-        lengths = np.frombuffer(data, np.uint32, count, 16)
-        return cls(np.frombuffer(data, id_dtype_of(itemsize), offset=16 + lengths.nbytes), lengths)
+        count, itemsize, tokens = np.frombuffer(data, np.uint64, 3).tolist()
+        lengths = np.frombuffer(data, np.uint32, count, 24)
+        ids = np.frombuffer(data, id_dtype_of(itemsize), tokens, 24 + lengths.nbytes)
+        columns = np.frombuffer(data, np.uint8, offset=24 + lengths.nbytes + ids.nbytes)
+        return cls(ids, lengths, columns_from_bytes(columns) if len(columns) else None)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from beam_pipeline.engines.token_arrays import Documents, id_dtype_of, ranges
+from beam_pipeline.engines.token_arrays import Documents, id_dtype_of, ranges, selected_columns
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.documents import DocumentBlock
 
@@ -64,11 +64,10 @@ class Packer:
             # Pack up to and including the document that reaches the limit, however the calls divide the documents.
             joined = Documents.join(self._pending)
             ends = np.cumsum(joined.lengths)
-            count = int(np.searchsorted(ends, self._GROUP_TOKENS)) + 1
-            group_tokens = int(ends[count - 1])
-            self._pending = [Documents(joined.ids[group_tokens:], joined.lengths[count:])]
-            self._tokens -= group_tokens
-            yield self._pack(Documents(joined.ids[:group_tokens], joined.lengths[:count]))
+            group, rest = joined.cut(int(np.searchsorted(ends, self._GROUP_TOKENS)) + 1)
+            self._pending = [rest]
+            self._tokens -= len(group.ids)
+            yield self._pack(group)
 
     def finish(self) -> tuple[RowBlock | DocumentBlock | None, Tail | None]:
         """Returns the last rows and the tail, each None if empty."""
@@ -77,7 +76,8 @@ class Packer:
 
     def _pack(self, documents: Documents) -> RowBlock | DocumentBlock:
         if self._packing == "none":
-            return DocumentBlock(documents.ids, documents.lengths[documents.lengths > 0].astype(np.uint32))
+            documents = documents.select(documents.lengths > 0)
+            return DocumentBlock(documents.ids, documents.lengths.astype(np.uint32), documents.columns)
         if self._packing == "concat":
             ids, starts = documents.ids, documents.starts[documents.lengths > 0]
             if self._tail is not None and len(self._tail.ids):
@@ -101,7 +101,8 @@ def _pack_whole(
     ids[ranges(targets, pieces.lengths)] = documents.ids
     lengths = np.bincount(rows, pieces.lengths, count).astype(np.uint32)
     bits = start_bits(targets, count, max_length) if keep_starts else None
-    return RowBlock(ids.reshape(count, max_length), lengths, bits)
+    # Only rows of one document can have columns, and the pieces are then the rows.
+    return RowBlock(ids.reshape(count, max_length), lengths, bits, columns=pieces.columns)
 
 
 def _cut_long(documents: Documents, max_length: int) -> Documents:
@@ -115,7 +116,8 @@ def _cut_long(documents: Documents, max_length: int) -> Documents:
     # The last piece of a document has the tokens that remain after the full ones.
     is_last = np.cumsum(counts)[counts > 0] - 1
     lengths[is_last] = (documents.lengths - (counts - 1) * max_length)[counts > 0]
-    return Documents(documents.ids, lengths)
+    columns = selected_columns(documents.columns, np.repeat(np.arange(len(counts)), counts))
+    return Documents(documents.ids, lengths, columns)
 
 
 def one_per_row(lengths: np.ndarray, max_length: int) -> tuple[np.ndarray, np.ndarray]:

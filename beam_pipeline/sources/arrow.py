@@ -10,7 +10,6 @@ import pyarrow as pa
 from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.sources import conversations
 from beam_pipeline.sources.columns import (
-    check_columns,
     column_paths,
     column_records,
     split_column,
@@ -49,6 +48,11 @@ def record_batches(path: str, options: InputConfig) -> list[FileRange]:
     return batches
 
 
+def schema_of(file: BinaryIO) -> pa.Schema:
+    """Returns the table's columns."""
+    return _schema(pa.PythonFile(file, mode="r"))
+
+
 def read(file: BinaryIO, part: Part, options: InputConfig, columns: Sequence[str] = ()) -> Iterator[Records]:
     """Yields the rows [part.start, part.end), a few MiB at a time."""
     source = pa.PythonFile(file, mode="r")
@@ -56,7 +60,6 @@ def read(file: BinaryIO, part: Part, options: InputConfig, columns: Sequence[str
     has_conversations = options.content == "conversation"
     names = conversations.columns_of(part.name, schema, options) if has_conversations else []
     paths = [] if has_conversations else column_paths(part.name, schema, options.text_key)
-    check_columns(part.name, schema, columns)
     position, row = part.batch_start
     if position:
         source.seek(position)
@@ -68,7 +71,8 @@ def read(file: BinaryIO, part: Part, options: InputConfig, columns: Sequence[str
         first_row = row + start
         if has_conversations:
             selected = batch.select(names).slice(start, max(0, end - start))
-            yield from conversations.table_records(part.name, selected, first_row, options)
+            for records in conversations.table_records(part.name, selected, first_row, options):
+                yield with_columns(records, batch, row, columns)
             row += len(batch)
             continue
         column = text_column(batch, paths, options.text_separator)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -110,22 +111,43 @@ def _join_names(names: Sequence[str]) -> str:
     return ", ".join(names[:20]) + (", …" if len(names) > 20 else "") or "none"
 
 
-def check_columns(source: str, schema: pa.Schema, columns: Sequence[str]) -> None:
+def require_columns(source: str, schema: pa.Schema, columns: Sequence[str]) -> None:
     """Raises UsageError if a table lacks one of the columns of `--keep_columns`."""
     for name in columns:
         if schema.names.count(name) != 1:
             raise UsageError(
-                f"{source}: has no column {name!r} (set by --keep_columns or --url_column); its columns are "
-                f"{_join_names(schema.names)}{suggestion(name, schema.names)}"
+                f"{source}: has no column {name!r} (set by --keep_columns, --record_columns or --url_column); its "
+                f"columns are {_join_names(schema.names)}{suggestion(name, schema.names)}"
             )
 
 
+def present_columns(schema: pa.Schema, columns: Sequence[str]) -> list[str]:
+    """Returns the columns that a table has. Those of others are null: a corpus may have tables of several kinds."""
+    return [name for name in columns if schema.names.count(name) == 1]
+
+
 def with_columns(records: Records, batch: pa.RecordBatch, first_row: int, columns: Sequence[str]) -> Records:
-    """Adds the values of columns to records. The batch contains their rows, and begins with the row `first_row`."""
+    """Adds the values of columns to records, None for columns that the table lacks.
+
+    The batch contains the rows of the records, and begins with the row `first_row`.
+    """
     if not columns:
         return records
     rows = pa.array(records.places - first_row)
-    return replace(records, columns={name: batch.column(name).take(rows).to_pylist() for name in columns})
+    values = {
+        name: _python_values(batch.column(name).take(rows)) for name in present_columns(batch.schema, columns)
+    }
+    return replace(records, columns={name: values.get(name, [None] * len(rows)) for name in columns})
+
+
+def _python_values(column: pa.Array) -> list[Any]:
+    try:
+        return column.to_pylist()
+    except ValueError:  # invalid UTF-8, or a type that only pandas represents, such as nanoseconds
+        if _is_text(column.type):
+            contents = column.cast(pa.large_string()).cast(pa.large_binary()).to_pylist()
+            return [None if content is None else content.decode(errors="replace") for content in contents]
+        return column.cast(pa.string()).to_pylist()
 
 
 def split_column(column: pa.Array) -> Iterator[pa.Array]:

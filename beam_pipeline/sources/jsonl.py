@@ -47,7 +47,11 @@ def read(file: BinaryIO, part: Part, options: InputConfig, columns: Sequence[str
 
 def _columns(lines: list[bytes], columns: Sequence[str], options: InputConfig) -> dict[str, list[Any]]:
     """Returns the values of other keys of lines that are records with a text, or blank."""
-    records = [_parse_record(line, options) if line.strip() else {} for line in lines]
+    records = [{} for _ in lines]
+    for index, line in enumerate(lines):
+        # What was enough for the text of a line may not be enough for the rest of it, whose values are then unknown.
+        with contextlib.suppress(ValueError, RecursionError):
+            records[index] = _parse_record(line, options) if line.strip() else {}
     return {name: [value_of(record, name) for record in records] for name in columns}
 
 

@@ -12,9 +12,9 @@ from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.sources import conversations
 from beam_pipeline.sources.columns import (
     PIECE_BYTES,
-    check_columns,
     column_paths,
     column_records,
+    present_columns,
     split_column,
     text_column,
     with_columns,
@@ -56,6 +56,11 @@ def bytes_per_row(path: str, size: int, options: InputConfig, index: int) -> flo
     return _size(group, _leaves(path, metadata, options)) / group.num_rows
 
 
+def schema_of(file: BinaryIO) -> pa.Schema:
+    """Returns the table's columns."""
+    return pq.read_schema(pa.PythonFile(file, mode="r"))
+
+
 def read(file: BinaryIO, part: Part, options: InputConfig, columns: Sequence[str] = ()) -> Iterator[Records]:
     """Yields the rows of the row groups [part.start, part.end), a few MiB at a time.
 
@@ -65,10 +70,9 @@ def read(file: BinaryIO, part: Part, options: InputConfig, columns: Sequence[str
     source = pa.PythonFile(file, mode="r")
     metadata = pq.read_metadata(source)
     if options.content == "conversation":
-        yield from _read_conversations(source, metadata, part, options)
+        yield from _read_conversations(source, metadata, part, options, columns)
         return
     paths = column_paths(part.name, metadata.schema.to_arrow_schema(), options.text_key)
-    check_columns(part.name, metadata.schema.to_arrow_schema(), columns)
     leaves = _leaves(part.name, metadata, options)
     groups = {index: metadata.row_group(index) for index in range(part.start, part.end)}
     with_dictionary = any(
@@ -89,7 +93,10 @@ def read(file: BinaryIO, part: Part, options: InputConfig, columns: Sequence[str
         for batch in parquet.iter_batches(
             batch_size=_batch_rows(group, leaves, expands=with_dictionary and not stays_encoded),
             row_groups=[index],
-            columns=[*(".".join(path) for path in paths), *columns],
+            columns=[
+                *(".".join(path) for path in paths),
+                *present_columns(metadata.schema.to_arrow_schema(), columns),
+            ],
             use_threads=False,
         ):
             first_row = row
@@ -100,7 +107,11 @@ def read(file: BinaryIO, part: Part, options: InputConfig, columns: Sequence[str
 
 
 def _read_conversations(
-    source: pa.NativeFile, metadata: pq.FileMetaData, part: Part, options: InputConfig
+    source: pa.NativeFile,
+    metadata: pq.FileMetaData,
+    part: Part,
+    options: InputConfig,
+    columns: Sequence[str],
 ) -> Iterator[Records]:
     names = conversations.columns_of(part.name, metadata.schema.to_arrow_schema(), options)
     leaves = _leaves(part.name, metadata, options)
@@ -114,10 +125,11 @@ def _read_conversations(
         for batch in parquet.iter_batches(
             batch_size=_batch_rows(group, leaves, expands=expands),
             row_groups=[index],
-            columns=names,
+            columns=[*names, *present_columns(metadata.schema.to_arrow_schema(), columns)],
             use_threads=False,
         ):
-            yield from conversations.table_records(part.name, batch, row, options)
+            for records in conversations.table_records(part.name, batch.select(names), row, options):
+                yield with_columns(records, batch, row, columns)
             row += len(batch)
 
 

@@ -15,13 +15,14 @@ import pyarrow as pa
 
 from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.sources import arrow, jsonl, parquet, text
+from beam_pipeline.sources.columns import require_columns
 from beam_pipeline.sources.compression import DecompressedFile, codec_of
 from beam_pipeline.sources.content import open_text
 from beam_pipeline.sources.lines import line_number
 from beam_pipeline.sources.opening import open_parts
 from beam_pipeline.sources.units import BadRecord, DocumentBatch, Records, WorkUnit
 from beam_pipeline.support import filesystem
-from beam_pipeline.support.errors import DataError, one_line
+from beam_pipeline.support.errors import DataError, UsageError, one_line
 from beam_pipeline.support.file_errors import is_service_error
 from beam_pipeline.support.hashing import place_hashes
 
@@ -43,11 +44,11 @@ def read_unit(
         unit: The unit.
         options: How to read it.
         advance: Called before each batch with about how many of the unit's bytes are read.
-        columns: Other keys or columns of the records to read.
+        columns: Other keys or columns of the records to read; None is the value of those that a record lacks.
 
     Raises:
         DataError: If a file can no longer be read, or is broken.
-        UsageError: If a file is not of the unit's format, or has not these columns.
+        UsageError: If a file is not of the unit's format.
     """
     files = open_parts(unit)
     has_lines = unit.format in _LINE_FORMATS
@@ -75,6 +76,20 @@ def read_unit(
             if not (isinstance(error, OSError | pa.ArrowException) or is_service_error(error)):
                 raise
             raise DataError(f"{path}: cannot be read: {one_line(error)}") from error
+
+
+def check_columns(unit: WorkUnit, columns: Sequence[str]) -> None:
+    """Checks that a unit's first file can have these columns, to report misspelled names before a run.
+
+    Raises:
+        UsageError: If it is text, or a table without one of them.
+    """
+    path = unit.root + unit.parts[0].name
+    if unit.format == "text":
+        raise UsageError(f"{path}: is text, which has no column {columns[0]!r}; use jsonl or parquet files")
+    if unit.format in ("parquet", "arrow"):
+        with filesystem.open_file(path) as file:
+            require_columns(path, FORMATS[unit.format].schema_of(file), columns)
 
 
 def describe(unit: WorkUnit, record: BadRecord) -> str:

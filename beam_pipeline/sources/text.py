@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import BinaryIO
 
 import google_crc32c
@@ -13,17 +14,17 @@ from beam_pipeline.sources.document_kinds import document_kind
 from beam_pipeline.sources.lines import line_bounds, undecodable, whole_lines, without_bom
 from beam_pipeline.sources.paragraphs import paragraphs
 from beam_pipeline.sources.units import BadRecord, Part, Records, utf8_sizes
-from beam_pipeline.support.errors import UsageError
 
 _BLOCK_BYTES = 4 << 20
 
 
 def read(file: BinaryIO, part: Part, options: InputConfig, columns: Sequence[str] = ()) -> Iterator[Records]:
-    """Yields the documents of a byte range, or of a whole file. Raises UsageError if columns are requested."""
-    if columns:
-        raise UsageError(
-            f"{part.name}: is text, which has no column {columns[0]!r}; use jsonl or parquet files"
-        )
+    """Yields the documents of a byte range, or of a whole file. All columns are null."""
+    for records in _records(file, part, options):
+        yield replace(records, columns={name: [None] * len(records.texts) for name in columns})
+
+
+def _records(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Records]:
     kind = document_kind(part.name, options)
     if kind == "line":
         for offset, block in whole_lines(file, part.start, part.end):

@@ -89,6 +89,7 @@ def commit(
         content = {
             **_describe_split(job, run, layout, split_statistics, split_shards),
             "features": list(features),
+            **({"record_columns": list(columns)} if (columns := shard_format.form.record_columns) else {}),
             "files": [describe_file(name, data) for name, data in sorted(split_files.items())],
             "excluded": excluded.to_json(),
             **({"removed": excluded.removed} if excluded.removed else {}),

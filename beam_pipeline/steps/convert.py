@@ -9,7 +9,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.metrics import Metrics
 
-from beam_pipeline.dataset import manifest
+from beam_pipeline.dataset import manifest, removed_documents
 from beam_pipeline.dataset.document_shards import write_documents
 from beam_pipeline.dataset.records import RecordError
 from beam_pipeline.dataset.shards import ShardInfo, file_sums, files_of_shard, write_shard
@@ -161,13 +161,22 @@ def _read_rows(
         raise DataError(f"{path}: cannot be read: {error}; {remedy}") from error
 
 
+def copy_removed(path: str, job: ConvertJob) -> None:
+    """Copies a file of the folder of removed documents, if it is the program's own."""
+    name = path.rpartition("/")[2]
+    if removed_documents.FILE_NAME.fullmatch(name) and removed_documents.is_removed_file(path):
+        job.check_lock()
+        job.write(filesystem.join(job.output, removed_documents.FOLDER, name), filesystem.read_bytes(path))
+
+
 class CommitConversion(beam.DoFn):
     """Writes the manifests, once, after all shards are written."""
 
     def __init__(self, job: ConvertJob):
         self._job = job
 
-    def process(self, _: None, shards: Iterable[ShardInfo]) -> None:
+    def process(self, _: None, shards: Iterable[ShardInfo], removed: Iterable[None] = ()) -> None:
+        """Commits. `removed` has an element for each list of removed documents that is copied."""
         job = self._job
         if is_committed(job):
             finish(job)

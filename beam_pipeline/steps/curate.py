@@ -7,17 +7,19 @@ deduplication, and edited texts are what both see. To add such a decision, appen
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from beam_pipeline.curation.contamination import PASSAGES, cut
 from beam_pipeline.curation.contamination import RULE as CONTAMINATED
-from beam_pipeline.curation.decisions import Decision
+from beam_pipeline.curation.decisions import Decided, Decision
 from beam_pipeline.curation.filters import make_filters
+from beam_pipeline.curation.pii import MaskPersonalData
 from beam_pipeline.curation.removals import PASSAGES_RULE, Removals
 from beam_pipeline.curation.restore import Restored
 from beam_pipeline.dataset.bad_records import Excluded
@@ -27,6 +29,7 @@ from beam_pipeline.options.curation_options import CurationConfig
 from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.sources.conversations import message_texts
 from beam_pipeline.sources.reading import read_unit
+from beam_pipeline.sources.record_columns import column_table
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit, utf8_sizes
 from beam_pipeline.steps.job import Job
 from beam_pipeline.steps.keep import KeepByAttributes
@@ -70,9 +73,11 @@ class CuratedBatch:
 
 
 class RemovedDocuments:
-    """The removals of a unit, with the path and place of each document."""
+    """The removals of a unit, with the path and place of each document, and the columns of `--keep_columns`."""
 
-    def __init__(self) -> None:
+    def __init__(self, keep_columns: Sequence[str] = ()) -> None:
+        self._names = keep_columns
+        self._columns: list[pa.Table] = []
         self._removals: list[Removals] = []
         self._places = [np.empty(0, np.int64)]
         self.paths: list[str] = []
@@ -85,6 +90,14 @@ class RemovedDocuments:
             self._removals.append(curated.removals)
             self._places.append(curated.read.places[documents])
             self.paths += [unit.root + curated.read.name] * len(documents)
+            if self._names:
+                columns = {name: curated.read.columns[name] for name in self._names}
+                self._columns.append(
+                    column_table(
+                        {name: [values[i] for i in documents] for name, values in columns.items()},
+                        self._names,
+                    )
+                )
 
     def counts(self) -> dict[str, int]:
         """Returns the number of documents that each combination of rules removes."""
@@ -94,7 +107,10 @@ class RemovedDocuments:
         """Writes the list of the documents. Returns its path, or None if there are none."""
         path = removed_path(job.output, unit.index)
         if self.paths:
-            write_removed(path, Removals.concat(self._removals), self.paths, np.concatenate(self._places))
+            columns = pa.concat_tables(self._columns) if self._columns else None
+            write_removed(
+                path, Removals.concat(self._removals), self.paths, np.concatenate(self._places), columns
+            )
             return path
         if job.config.resume:  # the files may have changed since an earlier run listed documents of this unit
             filesystem.delete([path])
@@ -154,10 +170,11 @@ def curate(
 
     The number of the batch's first document in the unit is `first`.
     """
-    batch, removed = edit(unit, read, first, curation.decisions)
+    path = unit.root + read.name
+    unmasked = curation.restored.unmasked(path, read.places)
+    batch, removed = edit(unit, read, first, curation.decisions, unmasked)
     removed, others = (
-        curation.restored.apply(part, unit.root + read.name, read.places, 0)
-        for part in (removed, others.shifted(-first))
+        curation.restored.apply(part, path, read.places) for part in (removed, others.shifted(-first))
     )
     numbers = np.arange(first, first + len(read.texts))
     batch, others = cut_passages(batch, others)
@@ -226,12 +243,20 @@ def cut_passages(batch: DocumentBatch, removals: Removals) -> tuple[DocumentBatc
 
 
 def edit(
-    unit: WorkUnit, read: DocumentBatch, first: int, decisions: list[Decision]
+    unit: WorkUnit, read: DocumentBatch, first: int, decisions: list[Decision], unmasked: np.ndarray
 ) -> tuple[DocumentBatch, Removals]:
-    """Returns all documents of a batch with edited texts, and the removals by their index. See `curate`."""
+    """Returns all documents of a batch with edited texts, and the removals by their index. See `curate`.
+
+    Personal data stay in the documents with the indices `unmasked`, int64.
+    """
     batch, removals = read, []
     for decide in decisions:
         decided = decide(unit, batch, first)
+        if len(unmasked) and isinstance(decide, MaskPersonalData) and decided.texts is not None:
+            texts = list(decided.texts)
+            for index in unmasked.tolist():
+                texts[index] = batch.texts[index]
+            decided = Decided(decided.removals.without(np.empty(0, np.int64), masked=unmasked), texts)
         removals.append(decided.removals)
         if decided.texts is not None:
             blank = [index for index, text in enumerate(decided.texts) if not text or text.isspace()]

@@ -1,4 +1,5 @@
-"""Exact deduplication: keeps only the first document with a text, in the order of units and of places within a unit.
+"""Exact deduplication: keeps only one document with a text, the first in the order of units and of places within a
+unit, or the one with the highest score of `--dedup_keep`.
 
 Documents are identified by a 128-bit hash of their text. Each unit finds the repeats within itself and distributes the
 other hashes, as arrays, to buckets by hash. A bucket finds the hashes that several units have, and sends each later
@@ -26,6 +27,7 @@ from beam_pipeline.dataset.text_checksums import TextChecksums
 from beam_pipeline.sources.units import WorkUnit
 from beam_pipeline.steps.curate import Curation, curated_batches, index_of_texts
 from beam_pipeline.steps.job import Job
+from beam_pipeline.steps.preference import Preference
 from beam_pipeline.support.grouping import indices_by_key, run_starts
 from beam_pipeline.support.hashing import text_hashes
 
@@ -39,6 +41,7 @@ _ENTRIES_PER_PASS = 1 << 22
 
 # A document's hash, as its two halves, and the document's number in its unit.
 _ENTRY = np.dtype([("high", "<u8"), ("low", "<u8"), ("document", "<u4")])
+_SCORED_ENTRY = np.dtype([*_ENTRY.descr, ("score", "<f8")])
 
 # A document that repeats another: its number, and the unit and number of the document that is kept.
 DUPLICATE = np.dtype([("document", "<u4"), ("kept_unit", "<i8"), ("kept_document", "<u4")])
@@ -52,19 +55,25 @@ def num_buckets(input_bytes: int) -> int:
     return max(1, min(_MAX_BUCKETS, input_bytes // _BYTES_PER_BUCKET))
 
 
-def first_occurrences(hashes: np.ndarray) -> np.ndarray:
+def first_occurrences(hashes: np.ndarray, scores: np.ndarray | None = None) -> np.ndarray:
     """Returns the index of the first document with the same hash as each, which is its own if it is the first.
+
+    With scores, the first is the one with the highest score, and the first of several with the same score.
 
     >>> first_occurrences(np.array([[1, 2], [3, 4], [1, 2], [1, 5]], np.uint64))
     array([0, 1, 0, 3])
 
     Args:
         hashes: uint64 [documents, 2].
+        scores: float64 [documents].
 
     Returns:
         int64 [documents].
     """
-    order = np.lexsort((hashes[:, 1], hashes[:, 0]))  # a stable sort: equal hashes keep their order
+    keys = (hashes[:, 1], hashes[:, 0])
+    order = np.lexsort(
+        keys if scores is None else (-scores, *keys)
+    )  # a stable sort: equal ones keep their order
     ordered = hashes[order]
     differs = (ordered[1:] != ordered[:-1]).any(axis=1)
     firsts = np.empty(len(hashes), np.int64)
@@ -72,9 +81,13 @@ def first_occurrences(hashes: np.ndarray) -> np.ndarray:
     return firsts
 
 
-def bucket_entries(hashes: np.ndarray, documents: np.ndarray, buckets: int) -> Iterator[tuple[int, bytes]]:
-    """Yields (bucket, `_ENTRY` entries as bytes) of documents with these hashes and numbers."""
-    entries = np.empty(len(documents), _ENTRY)
+def bucket_entries(
+    hashes: np.ndarray, documents: np.ndarray, buckets: int, scores: np.ndarray | None = None
+) -> Iterator[tuple[int, bytes]]:
+    """Yields (bucket, `_ENTRY` or `_SCORED_ENTRY` entries as bytes) of documents with these hashes and numbers."""
+    entries = np.empty(len(documents), _ENTRY if scores is None else _SCORED_ENTRY)
+    if scores is not None:
+        entries["score"] = scores
     entries["high"], entries["low"] = hashes.T
     entries["document"] = documents
     bucket = entries["high"] % np.uint64(buckets)
@@ -114,20 +127,25 @@ def entries_in_passes(
 
 
 def find_duplicates(
-    unit_entries: Iterable[UnitEntries], entries_per_pass: int = _ENTRIES_PER_PASS
+    unit_entries: Iterable[UnitEntries], entries_per_pass: int = _ENTRIES_PER_PASS, *, scored: bool = False
 ) -> Iterator[tuple[int, bytes]]:
     """Yields (unit, its documents that an earlier unit also has; `DUPLICATE` entries as bytes).
+
+    With scores, documents that another unit also has with a higher score, or that an earlier one has with the same.
 
     Args:
         unit_entries: The entries that the units sent to one bucket, in any order. No unit has a hash twice. The
             iterable is read several times.
         entries_per_pass: Approximate number of entries in memory at a time.
+        scored: Whether the entries have scores.
     """
+    dtype = _SCORED_ENTRY if scored else _ENTRY
     passes = entries_in_passes(
-        unit_entries, _ENTRY, lambda entries: entries["low"], entries_per_pass=entries_per_pass
+        unit_entries, dtype, lambda entries: entries["low"], entries_per_pass=entries_per_pass
     )
     for unit, entry in passes:
-        order = np.lexsort((unit, entry["low"], entry["high"]))
+        preferred = (unit, -entry["score"]) if scored else (unit,)
+        order = np.lexsort((*preferred, entry["low"], entry["high"]))
         unit, entry = unit[order], entry[order]
         differs = (entry["high"][1:] != entry["high"][:-1]) | (entry["low"][1:] != entry["low"][:-1])
         repeated = np.flatnonzero(~differs) + 1
@@ -161,24 +179,28 @@ class HashDocuments(beam.DoFn):
     def setup(self) -> None:
         self._duplicates = Metrics.counter("prepare", "duplicates_found")
         self._curation = Curation(self._job.config)
+        self._preference = Preference(self._job.config)
 
     def process(self, element: tuple[WorkUnit, bytes]) -> Iterator[TaggedOutput]:
         """Processes one unit, given its removals that are already decided (`Removals.to_bytes`)."""
         unit, removals = element
-        hashes, numbers = self._hashes(unit, removals)
-        firsts = first_occurrences(hashes)
+        hashes, numbers, scores = self._hashes(unit, removals)
+        firsts = first_occurrences(hashes, scores)
         is_first = firsts == np.arange(len(firsts))
         repeats = np.flatnonzero(~is_first)
         if len(repeats):
             self._duplicates.inc(len(repeats))
             duplicates = _duplicates(numbers[repeats], unit.index, numbers[firsts[repeats]])
             yield TaggedOutput(DUPLICATES, (unit.index, duplicates.tobytes()))
-        for bucket, entries in bucket_entries(hashes[is_first], numbers[is_first], self._buckets):
+        sent_scores = None if scores is None else scores[is_first]
+        for bucket, entries in bucket_entries(
+            hashes[is_first], numbers[is_first], self._buckets, sent_scores
+        ):
             # The repeats that --mix requests are not duplicates of each other.
             yield TaggedOutput(HASHES, ((unit.repeat, bucket), (unit.index, entries)))
 
-    def _hashes(self, unit: WorkUnit, removals: bytes) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the hashes and the numbers of the unit's documents: uint64 [documents, 2], int64 [documents].
+    def _hashes(self, unit: WorkUnit, removals: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Returns the hashes, numbers and scores of the unit's documents: uint64 [documents, 2], int64, float64.
 
         Documents that are already removed are not among them.
         """
@@ -189,50 +211,75 @@ class HashDocuments(beam.DoFn):
             return stored
         checksums = TextChecksums()
         parts = [
-            (text_hashes(curated.batch.texts), curated.numbers)
+            (text_hashes(curated.batch.texts), curated.numbers, self._preference.scores(unit, curated))
             for curated in curated_batches(
                 unit, self._curation, checksums, removals=Removals.from_bytes(removals)
             )
         ]
         index = index_of_texts(self._job, unit, path, identity, checksums)
-        hashes = np.concatenate([np.empty((0, 2), np.uint64), *(part for part, _ in parts)])
-        numbers = np.concatenate([np.empty(0, np.int64), *(part for _, part in parts)])
+        hashes = np.concatenate([np.empty((0, 2), np.uint64), *(part for part, _, _ in parts)])
+        numbers = np.concatenate([np.empty(0, np.int64), *(part for _, part, _ in parts)])
+        scores = None
+        if self._job.config.prefers:
+            scores = np.concatenate([np.empty(0), *(part for _, _, part in parts)])
         with create_sections(path) as sections:
             places = {"hashes": sections.add(hashes.tobytes()), "numbers": sections.add(numbers.tobytes())}
+            if scores is not None:
+                places["scores"] = sections.add(scores.tobytes())
             sections.end({**index, **places})
             self._job.check_lock()  # the file appears at the end of this block
-        return hashes, numbers
+        return hashes, numbers, scores
 
 
-def _kept_hashes(path: str, identity: dict) -> tuple[np.ndarray, np.ndarray] | None:
+def _kept_hashes(path: str, identity: dict) -> tuple[np.ndarray, np.ndarray, np.ndarray | None] | None:
     """Returns what an earlier attempt stored, as `HashDocuments._hashes`, or None if there is no intact file of it."""
 
-    def read(file: BinaryIO, index: dict[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
+    def read(
+        file: BinaryIO, index: dict[str, Any]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None] | None:
         if "numbers" not in index:  # an earlier version wrote it
             return None
         hashes, numbers = (read_section(file, Section(*index[name]), path) for name in ("hashes", "numbers"))
-        return np.frombuffer(hashes, np.uint64).reshape(-1, 2), np.frombuffer(numbers, np.int64)
+        scores = None
+        if "scores" in index:
+            scores = np.frombuffer(read_section(file, Section(*index["scores"]), path))
+        return np.frombuffer(hashes, np.uint64).reshape(-1, 2), np.frombuffer(numbers, np.int64), scores
 
     return read_if_intact(path, identity, read)
 
 
 class FindDuplicates(beam.DoFn):
-    """A bucket's hashes → (unit, its documents that earlier units also have)."""
+    """A bucket's hashes → (unit, its documents that other units also have, of which one is kept)."""
+
+    def __init__(self, *, scored: bool):
+        self._scored = scored
 
     def setup(self) -> None:
         self._duplicates = Metrics.counter("prepare", "duplicates_found")
 
     def process(self, element: tuple[tuple[int, int], Iterable[UnitEntries]]) -> Iterator[tuple[int, bytes]]:
-        for unit, duplicates in find_duplicates(element[1]):
+        for unit, duplicates in find_duplicates(element[1], scored=self._scored):
             self._duplicates.inc(len(duplicates) // DUPLICATE.itemsize)
             yield unit, duplicates
 
 
-def removals_of(duplicates: Iterable[bytes]) -> Removals:
-    """Returns the removals of a unit's duplicates, given as `DUPLICATE` entries, in any order."""
+def removals_of(duplicates: Iterable[bytes], unit: int | None = None) -> Removals:
+    """Returns the removals of a unit's duplicates, given as `DUPLICATE` entries, in any order.
+
+    A document of the unit that another one repeats may itself be removed; the evidence then has the one that is kept.
+    """
     entries = np.concatenate(
         [np.empty(0, DUPLICATE), *(np.frombuffer(part, DUPLICATE) for part in duplicates)]
     )
+    entries = np.sort(entries, order="document")
+    repeats = np.flatnonzero(
+        (entries["kept_unit"] == unit) if unit is not None else np.zeros(len(entries), bool)
+    )
+    places = np.searchsorted(entries["document"], entries["kept_document"][repeats])
+    places = np.minimum(places, len(entries) - 1)
+    is_removed = entries["document"][places] == entries["kept_document"][repeats]
+    for name in ("kept_unit", "kept_document"):
+        entries[name][repeats[is_removed]] = entries[name][places[is_removed]]
     kept = zip(entries["kept_unit"].tolist(), entries["kept_document"].tolist(), strict=True)
     return Removals.of_rule(
         EXACT,
@@ -250,6 +297,6 @@ def join_removals(element: tuple[int, dict[str, Iterable[Any]]]) -> tuple[WorkUn
     """
     joined = element[1]
     ((unit, earlier),) = joined["unit"]
-    duplicates = removals_of(joined.get(DUPLICATES, ()))
+    duplicates = removals_of(joined.get(DUPLICATES, ()), unit.index)
     others = map(Removals.from_bytes, (earlier, *joined.get(REMOVALS, ())))
     return unit, Removals.concat([duplicates, *others]).to_bytes()

@@ -34,7 +34,8 @@ class ListRemoved(beam.DoFn):
 
     def process(self, element: tuple[WorkUnit, bytes]) -> Iterator[Excluded]:
         unit, removals = element
-        job, excluded, removed, checksums = self._job, Excluded(), RemovedDocuments(), TextChecksums()
+        job, excluded, checksums = self._job, Excluded(), TextChecksums()
+        removed = RemovedDocuments(job.config.curation.keep_columns)
         progress = UnitProgress(self._reporter, "read", unit.bytes)
         for batch in kept_documents(
             unit,

@@ -211,7 +211,7 @@ def _curate(
         later_duplicates = (
             hashed[HASHES]
             | "GroupHashes" >> beam.GroupByKey()
-            | "FindDuplicates" >> beam.ParDo(FindDuplicates())
+            | "FindDuplicates" >> beam.ParDo(FindDuplicates(scored=job.config.prefers))
         )
         duplicates = (hashed[DUPLICATES], later_duplicates) | "AllDuplicates" >> beam.Flatten()
         numbered = with_removals | "NumberUnits" >> beam.Map(lambda element: (element[0].index, element))

@@ -1,4 +1,4 @@
-"""Decides by attributes that `annotate` stored: `--attributes DIR --keep EXPRESSION`."""
+"""Reads attributes that `annotate` stored, and decides by them: `--attributes DIR --keep EXPRESSION`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from beam_pipeline.curation.removals import Removals
 from beam_pipeline.dataset.attribute_files import plan_digest, read_record, read_unit_file, schema_of
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit
 from beam_pipeline.support.errors import DataError, UsageError
+from tokenmill_reader.console.spelling import suggestion
 
 KEEP = "keep"
 """The rule that removes documents for which `--keep` is not true."""
 
 
-class KeepByAttributes:
-    """Removes documents for which an expression over their attributes is not true. See `decisions.Decision`."""
+class UnitAttributes:
+    """Reads the attributes of documents, one unit after the other."""
 
-    def __init__(self, folder: str, expression: str):
+    def __init__(self, folder: str):
         self._folder = folder
-        self._expression = Expression(expression)
         self._unit: tuple[int, pa.Table] | None = None
 
     @cached_property
@@ -44,7 +44,12 @@ class KeepByAttributes:
         ]
         return pa.table(columns, schema=schema)
 
-    def __call__(self, unit: WorkUnit, batch: DocumentBatch, first: int) -> Decided:
+    def of_batch(self, unit: WorkUnit, batch: DocumentBatch, first: int) -> pa.Table:
+        """Returns the attributes of a batch as it was read, whose first document has the number `first` in the unit.
+
+        Raises:
+            DataError: If the texts have changed since.
+        """
         if self._unit is None or self._unit[0] != unit.index:
             self._unit = unit.index, self._read(unit.index)
         table = self._unit[1].slice(first, len(batch.texts))
@@ -56,6 +61,18 @@ class KeepByAttributes:
             raise DataError(
                 f"{unit.root}{batch.name}: has changed since annotate measured it; run annotate again with --overwrite"
             )
+        return table
+
+
+class KeepByAttributes:
+    """Removes documents for which an expression over their attributes is not true. See `decisions.Decision`."""
+
+    def __init__(self, folder: str, expression: str):
+        self._attributes = UnitAttributes(folder)
+        self._expression = Expression(expression)
+
+    def __call__(self, unit: WorkUnit, batch: DocumentBatch, first: int) -> Decided:
+        table = self._attributes.of_batch(unit, batch, first)
         dropped = np.flatnonzero(~self._expression.mask(table))
         evidence = table.select(self._expression.names).take(pa.array(dropped)).to_pylist()
         if not self._expression.names:
@@ -63,11 +80,20 @@ class KeepByAttributes:
         return Decided(Removals.of_rule(KEEP, dropped, np.full(len(dropped), np.nan), evidence))
 
 
-def check_attributes(folder: str, expression: str, units: tuple[WorkUnit, ...]) -> None:
-    """Checks the options `--attributes` and `--keep` before a run.
+def check_attributes(
+    folder: str, units: tuple[WorkUnit, ...], *, expression: str | None, preferred: str | None
+) -> None:
+    """Checks the options `--attributes`, `--keep` and `--dedup_keep` before a run.
+
+    Args:
+        folder: The folder of attributes.
+        units: The work units.
+        expression: That of `--keep`.
+        preferred: The attribute by which `--dedup_keep` chooses.
 
     Raises:
-        UsageError: If there are no attributes of these work units, or the expression does not suit them.
+        UsageError: If there are no attributes of these work units, or the expression does not suit them, or the
+            attribute is not a number.
     """
     record = read_record(folder)
     if record["plan"] != plan_digest(units):
@@ -75,4 +101,18 @@ def check_attributes(folder: str, expression: str, units: tuple[WorkUnit, ...]) 
             f"--attributes {folder}: are of other files, or of files that were divided into other work units; use the "
             f"same --input and --unit_bytes ({record['config']['unit_bytes']}), or run annotate again"
         )
-    Expression(expression).check(schema_of(record))
+    schema = schema_of(record)
+    if expression is not None:
+        Expression(expression).check(schema)
+    if preferred is not None:
+        numbers = [field.name for field in schema if is_number(field.type)]
+        if preferred not in numbers:
+            raise UsageError(
+                f"--dedup_keep {preferred}: is neither first, longest nor a number among the attributes"
+                f"{suggestion(preferred, numbers)}; these are {', '.join(numbers)}"
+            )
+
+
+def is_number(data_type: pa.DataType) -> bool:
+    """Determines whether values of a type have an order as numbers."""
+    return pa.types.is_integer(data_type) or pa.types.is_floating(data_type) or pa.types.is_boolean(data_type)

@@ -13,6 +13,7 @@ from beam_pipeline.steps.deduplicate import FindDuplicates, num_buckets
 from beam_pipeline.steps.job import Job
 from beam_pipeline.steps.near_clusters import (
     ROOTS,
+    ChooseKept,
     FindRoots,
     decide,
     join_removed,
@@ -57,7 +58,7 @@ class RemoveNearDuplicates(beam.PTransform):
         equal = (
             sketched[HASHES]
             | "GroupKeys" >> beam.GroupByKey()
-            | "FindEqualSets" >> beam.ParDo(FindDuplicates())
+            | "FindEqualSets" >> beam.ParDo(FindDuplicates(scored=job.config.prefers))
         )
         sent = (
             {"unit": numbered, "equal": equal}
@@ -72,7 +73,12 @@ class RemoveNearDuplicates(beam.PTransform):
         )
         pairs = (sent[PAIRS], proposed) | "AllPairs" >> beam.Flatten() | "GroupPairs" >> beam.GroupByKey()
         compared = self._compare(pairs)
-        roots = compared[LINKS] | FindRoots(num_partitions(job.input_bytes), num_rounds(job.input_bytes))
+        partitions = num_partitions(job.input_bytes)
+        roots = compared[LINKS] | FindRoots(
+            partitions, num_rounds(job.input_bytes), with_roots=job.config.prefers
+        )
+        if job.config.prefers:
+            roots = roots | ChooseKept(job, partitions)
         decided = (
             {ROOTS: roots, SIMILAR: compared[SIMILAR], EQUALS: sent[EQUALS]}
             | "JoinSimilar" >> beam.CoGroupByKey()

@@ -1,4 +1,4 @@
-"""Near-deduplication: of documents whose sets of shingles are similar, only the first is kept.
+"""Near-deduplication: of documents whose sets of shingles are similar, only one is kept, the first by default.
 
     units ─► sketch ─► equal sets, by key ─► bands, by hash ─► candidate pairs ─► exact similarity ─► clusters
                                                                    (near_clusters.py) ─► removals, by unit
@@ -11,6 +11,7 @@
 3. A bucket proposes pairs of documents with an equal band (`curation.candidates`).
 4. The unit of a pair's later document computes the exact similarity (`near_similarity`).
 5. Pairs at or above the threshold are the edges of a graph, whose components are the clusters (`near_clusters`).
+   With `--dedup_keep`, each unit sends its best document of a cluster to the cluster's partition, which chooses.
 
 The similarity of a pair is always computed, never estimated, so no document is removed without one that is similar. A
 pair that no band proposes is missed (see `curation.minhash` for how often).
@@ -59,6 +60,7 @@ from beam_pipeline.dataset.sketches import (
     SketchKeys,
     kept_sketches,
     read_bands,
+    read_scores,
     sketches_path,
     write_sketches,
 )
@@ -72,6 +74,7 @@ from beam_pipeline.steps.deduplicate import (
     first_occurrences,
 )
 from beam_pipeline.steps.job import Job
+from beam_pipeline.steps.preference import Preference
 from beam_pipeline.support.grouping import indices_by_key
 
 HASHES, BANDS, PAIRS, EQUALS, DECIDED = "hashes", "bands", "pairs", "equals", "decided"
@@ -111,13 +114,14 @@ class SketchDocuments(beam.DoFn):
     def setup(self) -> None:
         self._duplicates = Metrics.counter("prepare", "duplicates_found")
         self._curation = Curation(self._job.config)
+        self._preference = Preference(self._job.config)
 
     def process(self, element: tuple[WorkUnit, bytes]) -> Iterator[TaggedOutput]:
         """Processes one unit, given its removals that are already decided (`Removals.to_bytes`)."""
         unit, removals = element
         sketched = self._keys(unit, removals)
-        numbers, keys = sketched.numbers, sketched.keys
-        firsts = first_occurrences(keys)
+        numbers, keys, scores = sketched.numbers, sketched.keys, sketched.scores
+        firsts = first_occurrences(keys, scores)
         is_first = firsts == np.arange(len(firsts))
         repeats = np.flatnonzero(~is_first)
         if len(repeats):
@@ -125,7 +129,8 @@ class SketchDocuments(beam.DoFn):
             first_ids = document_ids(unit.index, numbers[firsts[repeats]])
             entries = removed_entries(numbers[repeats], first_ids, first_ids, 1.0)
             yield TaggedOutput(DECIDED, (unit.index, entries.tobytes()))
-        for bucket, entries in bucket_entries(keys[is_first], numbers[is_first], self._buckets):
+        sent_scores = None if scores is None else scores[is_first]
+        for bucket, entries in bucket_entries(keys[is_first], numbers[is_first], self._buckets, sent_scores):
             # The repeats that --mix requests are not duplicates of each other.
             yield TaggedOutput(HASHES, ((unit.repeat, bucket), (unit.index, entries)))
 
@@ -156,7 +161,8 @@ class SketchDocuments(beam.DoFn):
         functions = hash_functions(config.seed, bands.bands * bands.rows)
         for curated in curated_batches(unit, self._curation, checksums, removals=removals):
             sets = shingle_sets(compared_texts(curated.batch, config), size)
-            yield Sketches(curated.numbers, sets.keys(), band_hashes(sets, bands, functions), sets)
+            scores = self._preference.scores(unit, curated)
+            yield Sketches(curated.numbers, sets.keys(), band_hashes(sets, bands, functions), sets, scores)
 
 
 class SendBands(beam.DoFn):
@@ -178,8 +184,9 @@ class SendBands(beam.DoFn):
         equal = concatenate(joined["equal"], DUPLICATE)
         for part in indices_by_key(equal["kept_unit"]):
             yield TaggedOutput(EQUALS, (int(equal["kept_unit"][part[0]]), (index, equal[part].tobytes())))
-        numbers, keys, bands = read_bands(sketches_path(self._job.staging, index))
-        is_first = first_occurrences(keys) == np.arange(len(keys))
+        path = sketches_path(self._job.staging, index)
+        numbers, keys, bands = read_bands(path)
+        is_first = first_occurrences(keys, read_scores(path)[1]) == np.arange(len(keys))
         compared = is_first & ~np.isin(numbers, equal["document"])
         entries, proposed = divide_bands(index, bands[compared], numbers[compared])
         self._skipped.inc(proposed.skipped)

@@ -129,10 +129,11 @@ class TokenizeUnit(beam.DoFn):
             packers=[Packer(**packing) for _ in config.splits],
             vocab_size=job.vocab_size,
             on_bad=on_bad,
+            record_columns=config.curation.record_columns,
         )
         earlier_use = self._tokenizer.use
         checksums = TextChecksums()
-        removed = RemovedDocuments()
+        removed = RemovedDocuments(config.curation.keep_columns)
         with create_unit(path, identity=identity, splits=len(config.splits)) as writer:
             try:
                 # Reading, tokenizing and writing overlap.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from beam_pipeline.conversations.tokenizer import AnyTokenizer
 from beam_pipeline.dataset.statistics import SplitStatistics
@@ -10,6 +11,7 @@ from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.rows.packing import Packer, Tail
 from beam_pipeline.rows.split_chooser import SplitChooser
+from beam_pipeline.sources.record_columns import column_table
 from beam_pipeline.sources.units import BadRecord, DocumentBatch
 
 
@@ -22,6 +24,7 @@ class UnitRows:
         packers: The packer of each split.
         vocab_size: The number of ids in the tokenizer's vocabulary.
         on_bad: Called with each bad record, in order; it may raise.
+        record_columns: The columns of records that rows get.
     """
 
     def __init__(
@@ -32,11 +35,13 @@ class UnitRows:
         packers: Sequence[Packer],
         vocab_size: int,
         on_bad: Callable[[BadRecord], None],
+        record_columns: Sequence[str] = (),
     ):
         self._tokenizer = tokenizer
         self._choose_split = choose_split
         self._packers = packers
         self._on_bad = on_bad
+        self._record_columns = record_columns
         self.statistics = [SplitStatistics.empty(vocab_size) for _ in packers]
         """The statistics of each split."""
         self.tails: list[Tail | None] = [None] * len(packers)
@@ -48,6 +53,8 @@ class UnitRows:
         """Packs the unit's documents, given in order; yields (the split's index, its next rows)."""
         for batch in batches:
             batch, documents = self._tokenizer.encode(batch)
+            if self._record_columns:
+                documents = replace(documents, columns=column_table(batch.columns, self._record_columns))
             self.overlong += batch.overlong
             for record in batch.bad_records:
                 self._on_bad(record)

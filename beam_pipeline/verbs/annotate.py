@@ -6,8 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from beam_pipeline.curation.filters import check_filters, files_identity
 from beam_pipeline.dataset import attribute_files
@@ -18,30 +17,16 @@ from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.options.annotate_options import AnnotateConfig
 from beam_pipeline.options.command_line import Parsed, parse
 from beam_pipeline.runners import launching
+from beam_pipeline.sources.reading import check_columns
 from beam_pipeline.sources.units import write_plan
 from beam_pipeline.steps import annotate as steps
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.amounts import counted
 from beam_pipeline.support.console import print_document
+from beam_pipeline.verbs.results import AnnotatedCorpus
 
 # Part of every fingerprint. Raise it with every change to the code that changes an attribute.
 _VERSION = 1
-
-
-@dataclass(frozen=True)
-class Annotated:
-    """Finished attributes."""
-
-    output: str
-    documents: int
-    units: int
-    columns: dict[str, str]
-    """The type of each attribute."""
-    seconds: float | None
-    """None if they were there before."""
-
-    def to_json(self) -> dict[str, Any]:
-        return dict(vars(self))
 
 
 def main(argv: Sequence[str] | Parsed) -> None:
@@ -62,7 +47,7 @@ def main(argv: Sequence[str] | Parsed) -> None:
         print(f"attributes: {', '.join(result.columns)}")
 
 
-def annotate(config: AnnotateConfig, beam_args: Sequence[str]) -> Annotated:
+def annotate(config: AnnotateConfig, beam_args: Sequence[str]) -> AnnotatedCorpus:
     """Measures the documents. Prints nothing; progress is on stderr.
 
     Raises:
@@ -73,6 +58,8 @@ def annotate(config: AnnotateConfig, beam_args: Sequence[str]) -> Annotated:
     check_filters(config.curation, measures_only=True)
     planned = launch.plan(config.input, skip_bad=True)
     config = replace(config, input=planned.config)
+    if config.keep_columns and planned.units:
+        check_columns(planned.units[0], config.keep_columns)
     digest = plan_digest(planned.units)
     parts = [_VERSION, config.identity(), files_identity(config.curation), digest]
     fingerprint = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -100,7 +87,7 @@ def annotate(config: AnnotateConfig, beam_args: Sequence[str]) -> Annotated:
                     if not held.kept:
                         clear_staging(launch.output, fingerprint)
     record = read_record(launch.output)
-    return Annotated(
+    return AnnotatedCorpus(
         output=launch.output,
         documents=record["documents"],
         units=record["units"],

@@ -23,7 +23,7 @@ from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.runners import beam_options
 from beam_pipeline.runners.launching import Launch
 from beam_pipeline.sources.plan import InputPlan
-from beam_pipeline.sources.reading import read_unit
+from beam_pipeline.sources.reading import check_columns, read_unit
 from beam_pipeline.steps.keep import check_attributes
 from beam_pipeline.support import extras, filesystem, memory
 from beam_pipeline.support.errors import UsageError
@@ -158,8 +158,13 @@ def check_run(config: PrepareConfig, launch: Launch, planned: InputPlan | None =
         planned = launch.plan(config.input, skip_bad=config.on_bad_record == "skip")
         if chat is None:
             lost = check_documents(replace(config, input=planned.config), planned, tokenizer)
-    if config.curation.keep is not None:
-        check_attributes(config.curation.attributes, config.curation.keep, planned.units)
+    if config.curation.attributes is not None:
+        check_attributes(
+            config.curation.attributes,
+            planned.units,
+            expression=config.curation.keep,
+            preferred=config.dedup_keep if config.prefers_by_attribute else None,
+        )
     config = replace(config, input=planned.config)
     _check_curation(config.curation, planned)
     format_for(config, tokenizer.vocab_size).check_records(likely_records(config, planned.bytes))
@@ -225,11 +230,13 @@ def _check_curation(config: CurationConfig, planned: InputPlan) -> None:
         )
     if not config.columns or not planned.units:
         return
+    check_columns(planned.units[0], config.columns)
     batch = next(read_unit(planned.units[0], planned.config, columns=config.columns), None)
     for name, values in ({} if batch is None else batch.columns).items():
         if values and all(value is None for value in values):
             _log.warning(
-                f"--keep_columns or --url_column {name}: none of the first {len(values)} records has this key"
+                f"--keep_columns, --record_columns or --url_column {name}: none of the first {len(values)} records has "
+                "this key"
             )
 
 

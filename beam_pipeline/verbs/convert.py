@@ -8,12 +8,13 @@ from collections.abc import Sequence
 import apache_beam as beam
 from apache_beam.pvalue import AsIter
 
-from beam_pipeline.dataset import output_place
+from beam_pipeline.dataset import output_place, removed_documents
 from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.formats.choice import format_class, format_of
 from beam_pipeline.options.command_line import Parsed, parse
 from beam_pipeline.options.dataset_options import ConvertConfig
+from beam_pipeline.options.option_values import check_record_columns
 from beam_pipeline.runners import beam_options, launching
 from beam_pipeline.runners.launching import Launch
 from beam_pipeline.steps.convert import (
@@ -21,6 +22,7 @@ from beam_pipeline.steps.convert import (
     ConvertJob,
     ConvertShard,
     converted_manifest,
+    copy_removed,
     list_source_shards,
     read_listed,
 )
@@ -91,6 +93,14 @@ def _check(config: ConvertConfig, source: str, launch: Launch) -> list[FinishedS
                 f"{config.dataset}: --output_format {config.output_format}: a dataset of rows cannot become one of "
                 "documents, nor the reverse; prepare it with that format"
             )
+        if columns := split.manifest.get("record_columns"):
+            check_record_columns(
+                columns,
+                f"{config.dataset}: has the columns {', '.join(columns)} of records",
+                output_format=config.output_format,
+                has_documents=has_documents,
+                ids_column=config.ids_column,
+            )
         target_format = format_class(config.output_format, of_documents=has_documents)
         target_format.check_packages()
         largest = max((shard["records"] for shard in split.manifest["shards"]), default=0)
@@ -144,7 +154,9 @@ def _make(
 
 
 def build(pipeline: beam.Pipeline, job: ConvertJob) -> None:
-    """Adds the steps: each shard is converted on its own, and then the manifests are written."""
+    """Adds the steps: each shard is converted on its own, as are the lists of removed documents copied, and then the
+    manifests are written.
+    """
     shards = (
         pipeline
         | "Splits" >> beam.Create(range(len(job.names)))
@@ -152,8 +164,15 @@ def build(pipeline: beam.Pipeline, job: ConvertJob) -> None:
         | "SpreadShards" >> beam.Reshuffle()
         | "ConvertShards" >> beam.ParDo(ConvertShard(job))
     )
+    removed = (
+        pipeline
+        | "RemovedFolder" >> beam.Create([filesystem.join(job.source, removed_documents.FOLDER)])
+        | "ListRemoved" >> beam.FlatMap(filesystem.list_folder)
+        | "SpreadRemoved" >> beam.Reshuffle()
+        | "CopyRemoved" >> beam.Map(copy_removed, job)
+    )
     _ = (
         pipeline
         | "Once" >> beam.Create([None])
-        | "Commit" >> beam.ParDo(CommitConversion(job), AsIter(shards))
+        | "Commit" >> beam.ParDo(CommitConversion(job), AsIter(shards), AsIter(removed))
     )

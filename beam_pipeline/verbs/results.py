@@ -153,6 +153,25 @@ class Estimate:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AnnotatedCorpus:
+    """The attributes of a corpus that `annotate` has measured."""
+
+    output: str
+    """The folder of the attributes, absolute: `attributes.json`, and a parquet file per work unit."""
+    documents: int
+    units: int
+    """The number of work units."""
+    columns: dict[str, str]
+    """The type of each attribute."""
+    seconds: float | None
+    """None if an earlier run had measured them."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the summary as JSON values."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainedTokenizer:
     """A tokenizer that `train_tokenizer` has trained. The figures are None if an earlier run had trained it."""
 

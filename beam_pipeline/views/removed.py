@@ -5,8 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,15 +14,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from beam_pipeline.curation.pii import MASKS, SPANS, Span, spans
 from beam_pipeline.dataset import removed_documents
 from beam_pipeline.sources.reading import read_unit
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError
 from beam_pipeline.views.reading import FinishedSplit
+from beam_pipeline.views.removed_counts import RemovedCounts
 from beam_pipeline.views.tracing import input_options
 
 _WORDS = re.compile(r"\S+\s*")
 _SHOWN_EQUAL = 8  # words on each side of a difference
+_CONTEXT = 60  # characters on each side of personal data
 _MOST_WORDS = 5000  # of a text that is compared: the time grows with the square
 _UNIT = re.compile(r"unit-(\d+)\.parquet$")
 
@@ -48,6 +50,8 @@ class Sample:
     row: dict[str, Any]
     """Its row in the list of removed documents."""
     evidence: dict[str, Any] = field(default_factory=dict)
+    columns: dict[str, str | None] = field(default_factory=dict)
+    """Those of `--keep_columns`."""
     document: ReadDocument | None = None
     """None if the source no longer has it."""
     kept: ReadDocument | None = None
@@ -65,25 +69,32 @@ class RemovedList:
     Args:
         split: Any of its splits.
         rule: The rule to show; "all": every rule. A rule `near` also has those named `near.…`.
+        most_files: Reads only so many of the lists of work units, evenly spread.
 
     Raises:
         DataError: If no document was removed by this rule.
     """
 
-    def __init__(self, split: FinishedSplit, rule: str):
+    def __init__(self, split: FinishedSplit, rule: str, *, most_files: int | None = None):
         self._split, self._rule = split, rule
         self._sizes: dict[str, int] = {}
-        self.counts: Counter[tuple[str, str]] = Counter()
-        """The number of documents of each (rule, limit); the limit is "" if the evidence has none."""
+        self.counts = RemovedCounts()
+        """The counts of the lists that were read."""
         rules: set[str] = set()
-        for path in filesystem.list_folder(filesystem.join(split.dataset, removed_documents.FOLDER)):
-            if _UNIT.search(path):
-                table = self._read(path, ["rule", "evidence"])
-                rules |= set(table["rule"].unique().to_pylist())
-                table = self._selected(table)
-                self._sizes[path] = len(table)
-                self.counts.update(_counts(table))
-        if not self.counts:
+        files = filter(
+            _UNIT.search, filesystem.list_folder(filesystem.join(split.dataset, removed_documents.FOLDER))
+        )
+        paths = sorted(files)
+        self.files = len(paths)
+        """The number of lists, of which `most_files` are read."""
+        for path in _evenly_spread(paths, most_files or len(paths)):
+            table = self._read(path)
+            rules |= set(table["rule"].unique().to_pylist())
+            table = self._selected(table)
+            self._sizes[path] = len(table)
+            if len(table):
+                self.counts.add(table, split.units[_unit_of(path)].root)
+        if not self.counts.by_limit:
             known = (
                 f"rules that did: {', '.join(sorted(rules))}"
                 if rules
@@ -103,13 +114,41 @@ class RemovedList:
         for path, size in self._sizes.items():
             numbers = wanted[(wanted >= before) & (wanted < before + size)] - before
             if len(numbers):
-                for row in self._selected(self._read(path, None)).take(pa.array(numbers)).to_pylist():
-                    unit = int(_UNIT.search(path)[1])
-                    samples.append(Sample(unit, row, json.loads(row["evidence"])))
+                samples += self._samples(path, numbers)
             before += size
+        self._add_documents(samples)
+        return samples
+
+    def samples_by_rule(self, most: int, most_bytes: int) -> dict[str, list[Sample]]:
+        """Returns up to `most` documents that each rule removes, those of the first list that has any.
+
+        Work units are read in their order until they have `most_bytes`; the samples of others have no texts.
+        """
+        samples: dict[str, list[Sample]] = {}
+        missing = {rule for rule, _ in self.counts.by_limit}
+        for path in self._sizes:
+            rules = np.array(self._selected(self._read(path))["rule"].to_pylist(), object)
+            for rule in sorted(missing & set(rules)):
+                samples[rule] = self._samples(path, _evenly_spread(np.flatnonzero(rules == rule), most))
+                missing.remove(rule)
+            if not missing:
+                break
+        self._add_documents([sample for group in samples.values() for sample in group], most_bytes)
+        return samples
+
+    def _samples(self, path: str, numbers: np.ndarray) -> list[Sample]:
+        """Returns the rows of a list with these numbers, without texts."""
+        samples = []
+        for row in self._selected(self._read(path)).take(pa.array(numbers)).to_pylist():
+            columns = row.pop(removed_documents.COLUMNS, None) or {}
+            samples.append(Sample(_unit_of(path), row, json.loads(row["evidence"]), columns))
+        return samples
+
+    def _add_documents(self, samples: list[Sample], most_bytes: int | None = None) -> None:
+        """Reads the texts of samples, and of the documents that are kept instead."""
         places = {(sample.unit, sample.row["document"]) for sample in samples}
         places |= {sample.kept_place for sample in samples if sample.kept_place}
-        documents = self._documents(places)
+        documents = self._documents(places, most_bytes)
         for sample in samples:
             document = documents.get((sample.unit, sample.row["document"]))
             is_same = document and (document.path, document.place) == (
@@ -118,12 +157,11 @@ class RemovedList:
             )
             sample.document = document if is_same else None
             sample.kept = documents.get(sample.kept_place) if sample.kept_place else None
-        return samples
 
-    def _read(self, path: str, columns: list[str] | None) -> pa.Table:
+    def _read(self, path: str) -> pa.Table:
         try:
             with filesystem.open_file(path) as file:
-                return pq.read_table(file, columns=columns)
+                return pq.read_table(file)
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{path}: cannot be read: {error}") from error
 
@@ -133,15 +171,18 @@ class RemovedList:
         is_rule = pc.equal(table["rule"], self._rule)
         return table.filter(pc.or_(is_rule, pc.starts_with(table["rule"], f"{self._rule}.")))
 
-    def _documents(self, places: Iterable[Place]) -> dict[Place, ReadDocument]:
-        """Reads documents again. Those of missing files are absent."""
+    def _documents(self, places: Iterable[Place], most_bytes: int | None) -> dict[Place, ReadDocument]:
+        """Reads documents again. Those of missing files, and of units after the first `most_bytes`, are absent."""
         numbers_of: dict[int, list[int]] = {}
         for unit, number in sorted(places):
             numbers_of.setdefault(unit, []).append(number)
         result: dict[Place, ReadDocument] = {}
-        options = input_options(self._split)
+        options, read_bytes = input_options(self._split), 0
         for index, numbers in numbers_of.items():
             unit, first = self._split.units[index], 0
+            read_bytes += unit.bytes
+            if most_bytes is not None and read_bytes > most_bytes:
+                break
             try:
                 for batch in read_unit(unit, options):
                     for number in numbers:
@@ -156,26 +197,47 @@ class RemovedList:
         return result
 
 
-def _counts(table: pa.Table) -> Counter[tuple[str, str]]:
-    """Returns the number of rows of each (rule, limit)."""
-    counts: Counter[tuple[str, str]] = Counter()
-    has_limit = pc.match_substring(table["evidence"], '"measure"')
-    for entry in pc.value_counts(table.filter(pc.invert(has_limit))["rule"]).to_pylist():
-        counts[entry["values"], ""] += entry["counts"]
-    limited = table.filter(has_limit)
-    for rule in limited["rule"].unique().to_pylist():
-        for entry in pc.value_counts(limited.filter(pc.equal(limited["rule"], rule))["evidence"]).to_pylist():
-            counts[rule, limit_of(json.loads(entry["values"]))] += entry["counts"]
-    return counts
+def masks_of(sample: Sample) -> list[Span]:
+    """Returns the personal data that were masked in a sample; none if the source has others in these places.
 
-
-def limit_of(evidence: Mapping[str, Any]) -> str:
-    """Returns the limit that evidence names; "" if there is none.
-
-    >>> limit_of({"measure": "gopher_words", "min_words": 50})
-    'min_words'
+    That is so if an earlier filter edited the text, or if the source has changed.
     """
-    return next((name for name in evidence if name != "measure"), "") if "measure" in evidence else ""
+    if sample.document is None:
+        return []
+    masked = [Span(*span) for span in sample.evidence.get(SPANS, [])]
+    return masked if set(masked) <= set(spans(sample.document.text)) else []
+
+
+def mask_pieces(text: str, masked: Sequence[Span]) -> Iterator[tuple[str, str]]:
+    """Yields a text as pieces (mark, text): what is masked as "-", and its mask as "+".
+
+    >>> list(mask_pieces("Mail jo@a.org.", [Span(5, 13, "email")]))
+    [('=', 'Mail '), ('-', 'jo@a.org'), ('+', '<email>'), ('=', '.')]
+    """
+    end = 0
+    for span in masked:
+        yield "=", _context(text[end : span.start], both=end > 0)
+        yield "-", text[span.start : span.end]
+        yield "+", MASKS[span.kind]
+        end = span.end
+    yield "=", text[end:][:_CONTEXT] + "…" * (len(text) - end > _CONTEXT)
+
+
+def _context(text: str, *, both: bool) -> str:
+    """Returns the end of a text, and with `both` also its beginning."""
+    most = 2 * _CONTEXT if both else _CONTEXT
+    return text if len(text) <= most else f"{text[:_CONTEXT] if both else ''}…{text[-_CONTEXT:]}"
+
+
+def _unit_of(path: str) -> int:
+    return int(_UNIT.search(path)[1])
+
+
+def _evenly_spread(items: Sequence[Any], most: int) -> Any:
+    """Returns up to `most` of the items, in their order."""
+    if len(items) <= most:
+        return items
+    return [items[index] for index in np.linspace(0, len(items) - 1, most).astype(np.int64).tolist()]
 
 
 def differences(removed: str, kept: str) -> Iterator[tuple[str, str]]:

@@ -17,6 +17,7 @@ import numpy as np
 from beam_pipeline.conversations.chat_format import chat_format
 from beam_pipeline.conversations.tokenizer import AnyTokenizer, LengthLimit, make_tokenizer
 from beam_pipeline.curation.decisions import Decision
+from beam_pipeline.curation.removals import PII, Removals
 from beam_pipeline.dataset import removed_documents
 from beam_pipeline.dataset.manifest import split_shares
 from beam_pipeline.dataset.removed_documents import read_removed, removed_path
@@ -194,6 +195,14 @@ class Tracer:
         """The decisions of the run, for the edits of the texts."""
         return make_decisions(self._curation, edits_only=True)
 
+    def _unmasked(self, read: DocumentBatch, first: int, listed: Removals | None) -> np.ndarray:
+        """Returns the indices of documents whose personal data stay: with `--restore`, of all that are not listed."""
+        files = self._split.manifest["config"].get("filter_files", {})
+        if not any(name.startswith("restore ") for name in files):
+            return np.empty(0, np.int64)
+        masked = (listed or Removals.empty()).documents_of(PII) - first
+        return np.setdiff1d(np.arange(len(read.texts)), masked)
+
     def _check_sources(self, units: Sequence[WorkUnit]) -> None:
         """Raises NotTraced if a file of the units is missing or has another size."""
         paths = {unit.root + part.name for unit in units for part in unit.parts}
@@ -238,7 +247,7 @@ class Tracer:
             places: list[int] = []
             listed, first = read_removed(removed_path(self._split.dataset, unit.index)), 0
             for read in read_unit(unit, self._input, columns=self._curation.columns):
-                batch, _ = edit(unit, read, first, self._decisions)
+                batch, _ = edit(unit, read, first, self._decisions, self._unmasked(read, first, listed))
                 if self._must_deduplicate:
                     batch = _without_duplicates(batch, hashes_by_repeat.setdefault(unit.repeat, set()))
                 if listed is not None:

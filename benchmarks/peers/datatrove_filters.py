@@ -1,4 +1,4 @@
-"""The peer: datatrove's filters of Gopher, C4 and FineWeb. Each decides about every document, as annotate measures."""
+"""The peer: datatrove's filters of Gopher, C4, FineWeb and languages. Each decides about every document."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from datatrove.pipeline.filters import (
     FineWebQualityFilter,
     GopherQualityFilter,
     GopherRepetitionFilter,
+    LanguageFilter,
 )
 from datatrove.pipeline.readers import JsonlReader
 
@@ -31,20 +32,38 @@ class Decide(PipelineStep):
 
     name = "decide"
 
-    def __init__(self, names: list[str], output: str):
+    def __init__(self, names: list[str], output: str, language_model: str | None):
         super().__init__()
-        self._names, self._output = names, output
+        self._names, self._output, self._language_model = names, output, language_model
 
     def run(self, data, rank: int = 0, world_size: int = 1):
-        filters = {name: FILTERS[name]() for name in self._names}
+        filters = {
+            name: FILTERS[name]() if name in FILTERS else self._language_filter() for name in self._names
+        }
         with Path(self._output, f"{rank:02d}.jsonl").open("w", encoding="utf-8") as file:
             for number, document in enumerate(data):
                 reasons = {}
                 for name, rule in filters.items():  # C4's edits the text of the document that it gets
-                    result = rule.filter(Document(text=document.text, id=document.id))
-                    reasons[name] = None if result is True else result[1]
+                    copy = Document(text=document.text, id=document.id)
+                    result = rule.filter(copy)
+                    if name == "language":
+                        reasons[name] = [
+                            copy.metadata["language"],
+                            copy.metadata["language_score"],
+                            bool(result),
+                        ]
+                    else:
+                        reasons[name] = None if result is True else result[1]
                 file.write(json.dumps([number, reasons]) + "\n")
                 yield document
+
+    def _language_filter(self) -> LanguageFilter:
+        """Returns a filter that keeps English, by a local model instead of the one that datatrove downloads."""
+        from fasttext.FastText import _FastText
+
+        language_filter = LanguageFilter(["en"])
+        language_filter.model._model = _FastText(self._language_model)
+        return language_filter
 
 
 def main() -> None:
@@ -52,11 +71,15 @@ def main() -> None:
     parser.add_argument("--input", required=True, help="folder of jsonl files")
     parser.add_argument("--output", required=True)
     parser.add_argument("--filters", default=",".join(FILTERS))
+    parser.add_argument("--language_model", help="fastText model of the filter language")
     args = parser.parse_args()
     Path(args.output).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as logs:
         LocalPipelineExecutor(
-            pipeline=[JsonlReader(args.input), Decide(args.filters.split(","), args.output)],
+            pipeline=[
+                JsonlReader(args.input),
+                Decide(args.filters.split(","), args.output, args.language_model),
+            ],
             tasks=1,
             workers=1,
             logging_dir=logs,

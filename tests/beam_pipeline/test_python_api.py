@@ -65,6 +65,21 @@ def test_a_damaged_dataset_is_a_result_with_defects(
     assert "<i>" not in verification._repr_html_()
 
 
+def test_annotate_measures_what_prepare_then_decides_by(
+    corpus: Path, tokenizer_folder: Path, tmp_path: Path
+) -> None:
+    input_options = tokenmill.InputConfig(input=(str(corpus),))
+    annotate = tokenmill.AnnotateConfig(
+        input=input_options, measure=("pii",), output=str(tmp_path / "measured")
+    )
+    attributes = tokenmill.annotate(annotate)
+    assert attributes.documents == 1000 and attributes.columns["characters"] == "int64"
+    assert tokenmill.annotate(replace(annotate, resume=True)).seconds is None
+    curation = tokenmill.CurationConfig(attributes=attributes.output, keep="characters > 0 and document < 9")
+    dataset = tokenmill.prepare(config_of(corpus, tokenizer_folder, tmp_path / "out", curation=curation))
+    assert 0 < dataset.splits["train"].documents < 1000
+
+
 def test_estimate_writes_nothing_and_a_tokenizer_can_be_trained(corpus: Path, tmp_path: Path) -> None:
     input_options = tokenmill.InputConfig(input=(str(corpus),))
     trained = tokenmill.train_tokenizer(

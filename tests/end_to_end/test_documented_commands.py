@@ -120,6 +120,7 @@ def _make_curated(place: Path, documents: list[str], run_successfully: Callable[
     rows += [
         {"text": f"{GOOD_TEXT}\nThe sheet has the number {number} in its corner."} for number in range(9)
     ]
+    rows.append({"text": f"{GOOD_TEXT}\nWrite to map@example.com.", "lang": "en"})
     (place / "web").mkdir()
     (place / "web" / "web.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (place / "blocked.txt").write_text("a3.com\n")
@@ -128,6 +129,7 @@ def _make_curated(place: Path, documents: list[str], run_successfully: Callable[
     source = ["--input", place / "web" / "*.jsonl"]
     prepare = ["prepare", *source, "--tokenizer", place / "tokenizer", "--output", place / "clean"]
     run_successfully(*prepare, "--filter", "gopher")
+    run_successfully(*prepare[:-1], place / "other", "--filter", "pii")
     shutil.copy(place / "clean" / "removed" / "unit-000000.parquet", place / "restore.parquet")
     measures = "gopher,gopher_repetition,fineweb,language,pii"
     run_successfully("annotate", *source, "--measure", measures, "--output", place / "attributes")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from beam_pipeline.engines.documents import DocumentTokenizer
 from beam_pipeline.options.command_line import parse
+from beam_pipeline.options.curation_options import CurationConfig
 from beam_pipeline.options.input_options import DatasetConfig, InputConfig, MixItem
 from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.options.tokenizer_options import TrainTokenizerConfig
@@ -35,6 +36,8 @@ OTHER = {
     "dataset": DatasetConfig("name"),
     "input": ("other",),
     "output_format": "parquet",
+    "dedup_keep": "longest",
+    "curation": CurationConfig(keep_columns=("url",)),
 }
 
 
@@ -61,7 +64,7 @@ def test_each_option_is_in_the_identity_or_declared_without_influence(config: Pr
         config = replace(config, input=replace(config.input, content="conversation"))
     if name in ("fim_spm_rate", "fim_tokens"):
         config = replace(config, fim_rate=0.5)
-    if name.startswith("near_"):
+    if name.startswith("near_") or name == "dedup_keep":
         config = replace(config, dedup="near")
     if name == "ids_column":  # only this format has other names
         config = replace(config, output_format="mds")

@@ -3,10 +3,13 @@
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from beam_pipeline.support.errors import DataError
-from beam_pipeline.verbs import inspection, prepare
+from beam_pipeline.verbs import convert, inspection, prepare
+from beam_pipeline.views.reading import open_dataset
+from tests.beam_pipeline.runs import defects
 
 FUNCTIONS = """
 def long_ones(texts, columns):
@@ -90,6 +93,96 @@ def test_differences_are_marked_and_a_changed_source_is_noticed(dataset, capsys)
 
 def test_the_report_has_a_table_of_rules(dataset):
     page = (dataset / "report.html").read_text()
-    assert "Removed by rules" in page and "removed_functions.long_ones + removed_functions.no_map" in page
+    assert "<h2>Removed documents</h2>" in page and "<del>" not in page
+    assert (
+        f"<small>kept instead: {dataset.parent / 'a.txt'}, 0</small>" in page
+        and "removed_functions.long_ones + removed_functions.no_map" in page
+    )
     command = "--filter</span> <span>removed_functions:long_ones,removed_functions:no_map"
     assert command in page
+
+
+def test_counts_by_source_and_column_are_shown(tokenizer_folder, tmp_path, capsys):
+    for name in ("news", "shop"):
+        (tmp_path / name).mkdir()
+        rows = [
+            {
+                "text": f"Page {number % 5} of the {name}. " * 3,
+                "url": f"https://{name}{number % 2}.org/{number}",
+            }
+            for number in range(8 if name == "news" else 9)
+        ]
+        (tmp_path / name / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    argv = [
+        "--input",
+        str(tmp_path / "*" / "a.jsonl"),
+        "--tokenizer",
+        str(tokenizer_folder),
+        "--dedup",
+        "exact",
+    ]
+    prepare.main([*argv, "--output", str(tmp_path / "out"), "--keep_columns", "url", "--max_length", "16"])
+    capsys.readouterr()
+    inspection.main([str(tmp_path / "out"), "--removed", "all", "--most", "1"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:4] == [
+        "           7  exact",
+        "by source:",
+        "           4  shop/: exact 4",
+        "           3  news/: exact 3",
+    ]
+    assert lines[4:7] == ["by url:", "           2  news1.org: exact 2", "           2  shop0.org: exact 2"]
+    inspection.main([str(tmp_path / "out"), "--removed", "exact", "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert document["by_source"][1] == {"name": "news/", "documents": 3, "rules": {"exact": 3}}
+    assert len(document["by_column"]["url"]) == 4
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "<td><code>shop/</code></td><td>4</td><td>4</td>" in page and "shop0.org" in page
+
+
+def test_masked_personal_data_are_listed_shown_and_can_be_restored(tokenizer_folder, tmp_path, capsys):
+    texts = [
+        "We saw a map.",
+        "Mail jo@example.com or 8.8.8.8 about the map of two rivers.",
+        "Call +49 30 123456 today.",
+    ]
+    (tmp_path / "a.txt").write_text("\n".join(texts))
+    argv = ["--input", str(tmp_path / "a.txt"), "--tokenizer", str(tokenizer_folder), "--filter", "pii"]
+    argv += ["--packing", "none", "--output_format", "parquet"]
+    prepare.main([*argv, "--output", str(tmp_path / "out")])
+    (path,) = (tmp_path / "out" / "removed").iterdir()
+    table = pq.read_table(path)
+    assert json.loads(table["evidence"][0].as_py()) == {"spans": [[5, 19, "email"], [23, 30, "ip"]]}
+    assert table["document"].to_pylist() == [1, 2] and "example.com" not in str(table.to_pydict())
+    manifest = json.loads((tmp_path / "out" / "train" / "manifest.json").read_bytes())
+    assert manifest["totals"]["documents"] == 3 and "removed" not in manifest
+    assert "jo@example.com" not in (tmp_path / "out" / "report.html").read_text()
+    capsys.readouterr()
+    inspection.main([str(tmp_path / "out"), "--removed", "pii"])
+    assert (
+        "Mail [-jo@example.com-]{+<email>+} or [-8.8.8.8-]{+<ip>+} about the map" in capsys.readouterr().out
+    )
+    pq.write_table(table.slice(0, 1), tmp_path / "restore.parquet")
+    prepare.main(
+        [*argv, "--output", str(tmp_path / "restored"), "--restore", str(tmp_path / "restore.parquet")]
+    )
+    listed = pq.read_table(tmp_path / "restored" / "removed")
+    assert listed["document"].to_pylist() == [2]
+    sizes = [split.manifest["totals"]["bytes"] for split in open_dataset(str(tmp_path / "restored"))]
+    masked = len("jo@example.com8.8.8.8") - len("<email><ip>")
+    assert sizes == [manifest["totals"]["bytes"] + masked]
+    for record in ("train:0:1", "train:0:2"):  # traced with and without masks
+        inspection.main([str(tmp_path / "restored"), "--record", record, "--trace", "always"])
+    assert "a.txt, line 3" in capsys.readouterr().out
+
+
+def test_a_converted_dataset_has_the_list(dataset, tmp_path, capsys):
+    convert.main([str(dataset), "--output_format", "parquet", "--output", str(tmp_path / "out")])
+    names = sorted(path.name for path in (dataset / "removed").iterdir())
+    assert sorted(path.name for path in (tmp_path / "out" / "removed").iterdir()) == names
+    capsys.readouterr()
+    inspection.main([str(tmp_path / "out"), "--removed", "exact"])
+    assert f"equal to {dataset.parent / 'a.txt'}, 0" in capsys.readouterr().out
+    assert defects(tmp_path / "out") == []
+    convert.main([str(dataset), "--output_format", "mds", "--output", str(tmp_path / "out"), "--overwrite"])
+    assert sorted(path.name for path in (tmp_path / "out" / "removed").iterdir()) == names
