@@ -67,7 +67,7 @@ def test_a_hostile_value_in_any_field_is_named(split_folder: Path) -> None:
                 try:
                     split = open_split(str(split_folder))
                     load_vocabulary(split)
-                    describe(Mixture([split], [1]), None)
+                    describe(Mixture([split], [1]), {})
                 except UsageError:
                     refusals += 1
                 else:

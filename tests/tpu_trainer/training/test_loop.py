@@ -112,6 +112,7 @@ def run_of(
     strict: bool = False,
     tokenizer: Path | None = None,
     speed: Speed | None = None,
+    splits: dict[str, str] | None = None,
     **train: Any,
 ) -> tuple[Run, NumpyExecutor]:
     defaults = {"log_every": 5, "evaluate_every": 6, "checkpoint_every": 7, "keep_checkpoints": 9}
@@ -130,13 +131,16 @@ def run_of(
         folder=RunFolder(str(path), writable=writable),
         rows=RowStream(data=data, batch_size=ROWS, seed=0, window_shards=2),
         executor=executor,
-        evaluator=Evaluator(
-            executor,
-            split=open_split(str(dataset / "validation")),
-            vocabulary=vocabulary,
-            batch_size=ROWS,
-            batch_size_option="batch_size",
-        ),
+        evaluators={
+            name: Evaluator(
+                executor,
+                split=open_split(str(dataset / split)),
+                vocabulary=vocabulary,
+                batch_size=ROWS,
+                batch_size_option="batch_size",
+            )
+            for name, split in (splits or {"": "validation"}).items()
+        },
         baselines={},
         model=ModelFigures(parameters=3, flops_per_row=1.0, peak_flops=None, speed=speed),
     )

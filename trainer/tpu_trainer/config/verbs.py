@@ -30,8 +30,8 @@ class EvaluateConfig:
 
     run: str
     """Folder that `fit` wrote."""
-    data: str | None = None
-    """Folder of the split; default: the run's data.validation."""
+    data: str | dict[str, str] | None = None
+    """Folder of the split, or a mapping of names to folders; default: the run's data.validation."""
     batch_size: int | None = None
     """Rows in a step, over all replicas; default: the run's batch size. The figures do not depend on it."""
     output: str | None = None

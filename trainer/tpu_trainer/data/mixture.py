@@ -69,12 +69,11 @@ def token_counts(mixture: Mixture) -> np.ndarray | None:
     return sum(weight * each for weight, each in zip(weights, counts, strict=True))
 
 
-def describe(mixture: Mixture, validation: Dataset | None) -> list[dict[str, Any]]:
+def describe(mixture: Mixture, validation: Mapping[str, Dataset]) -> list[dict[str, Any]]:
     """Describes the data of a run: one JSON entry per split, with its name, use, share, sizes and sources."""
     shares = [None] if len(mixture.datasets) == 1 else [share / PERIOD for share in mixture.shares]
     uses = [(split, "training", share) for split, share in zip(mixture.datasets, shares, strict=True)]
-    if validation is not None:
-        uses.append((validation, "validation", None))
+    uses += [(split, f"validation {name}".rstrip(), None) for name, split in validation.items()]
     entries = []
     for split, use, share in uses:
         totals = (split.manifest or {}).get("totals", {})

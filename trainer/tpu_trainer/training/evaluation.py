@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -15,6 +16,7 @@ from tokenmill_reader import Dataset
 from tokenmill_reader.console.elapsed import MOMENT, ticking
 from tokenmill_reader.console.terminal import shows_bars
 from tpu_trainer.config import TrainConfig
+from tpu_trainer.config.data import PLAIN_SPLIT
 from tpu_trainer.data.batches import EvaluationRows
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.devices.executor import StepExecutor, check_batch_size
@@ -44,6 +46,41 @@ class Evaluation:
     def to_json(self) -> dict[str, float]:
         """Returns a JSON object of the known figures."""
         return {name: figure for name, figure in asdict(self).items() if figure is not None}
+
+
+class Evaluations(dict[str, Evaluation]):
+    """The figures of each validation split, by its name. The first split decides which checkpoint is the best."""
+
+    @property
+    def loss(self) -> float:
+        """The loss of the first split."""
+        return next(iter(self.values())).loss
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the figures of the first split and, if splits have names, its name and the figures of all."""
+        splits = {name: figures.to_json() for name, figures in self.items()}
+        first = next(iter(splits))
+        return splits[first] if first == PLAIN_SPLIT else {"split": first, **splits[first], "splits": splits}
+
+    def __str__(self) -> str:
+        """The loss and accuracy of each split."""
+        return ", ".join(
+            f"{name}{name and ' '}validation loss {figures.loss:.3f} accuracy {figures.accuracy:.3f}"
+            for name, figures in self.items()
+        )
+
+
+def evaluate_all(
+    evaluators: Mapping[str, Evaluator], *, stop: Callable[[], bool] = lambda: False
+) -> Evaluations | None:
+    """Evaluates the current weights on each split; returns None if `stop` returned True."""
+    figures = Evaluations()
+    for name, evaluator in evaluators.items():
+        evaluation = evaluator.run(stop=stop)
+        if evaluation is None:
+            return None
+        figures[name] = evaluation
+    return figures
 
 
 def bits_per_byte(loss: float, split: Dataset) -> float | None:
@@ -119,11 +156,11 @@ class Evaluator:
 
 
 class Validation:
-    """Evaluates a run's validation split during training, logs and draws the figures, and saves the best weights."""
+    """Evaluates a run's validation splits during training, logs and draws the figures, and saves the best weights."""
 
     def __init__(
         self,
-        evaluator: Evaluator,
+        evaluators: Mapping[str, Evaluator],
         *,
         config: TrainConfig,
         log: MetricsLog,
@@ -131,7 +168,7 @@ class Validation:
         saver: Saver,
         stopwatch: Stopwatch,
     ) -> None:
-        self._evaluator = evaluator
+        self._evaluators = evaluators
         self._config = config
         self._log = log
         self._picture = picture
@@ -158,15 +195,15 @@ class Validation:
         every = self._config.evaluate_every
         return every is not None and passes(steps, every) and steps.stop != self._config.steps
 
-    def run(self, step: int, *, stop: Callable[[], bool]) -> Evaluation | None:
+    def run(self, step: int, *, stop: Callable[[], bool]) -> Evaluations | None:
         """Evaluates the weights after `step` updates; returns None if `stop` returned True."""
         with self._stopwatch.paused():
-            figures = self._evaluator.run(stop=stop)
+            figures = evaluate_all(self._evaluators, stop=stop)
             if figures is None:
                 return None
             self._log.append({"step": step, "eval": figures.to_json()})
             if step < self._config.steps:
-                _log.info(f"step {step}: validation loss {figures.loss:.3f} accuracy {figures.accuracy:.3f}")
+                _log.info(f"step {step}: {figures}")
             self._picture.draw(self._log.records)
         self._saver.save_if_best(step, figures.loss)
         return figures

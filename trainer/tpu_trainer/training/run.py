@@ -21,7 +21,7 @@ from tpu_trainer.runs.metrics import MetricsLog
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.step.schedule import schedule_of
 from tpu_trainer.support.errors import InterruptedRun, NotSavedError, UsageError
-from tpu_trainer.training.evaluation import Evaluation, Evaluator, Validation
+from tpu_trainer.training.evaluation import Evaluations, Evaluator, Validation
 from tpu_trainer.training.interruption import Interruption
 from tpu_trainer.training.loop import TrainingLoop
 from tpu_trainer.training.profiling import Profiler
@@ -41,13 +41,13 @@ class Run:
         folder: RunFolder,
         rows: RowStream,
         executor: StepExecutor,
-        evaluator: Evaluator | None,
+        evaluators: Mapping[str, Evaluator],
         baselines: Mapping[str, float],
         model: ModelFigures,
     ) -> None:
         """Loads the newest checkpoint, if there is one, into the executor.
 
-        Without `evaluator`, there is no evaluation. `baselines` are losses to compare with, in nats, by name.
+        `evaluators` are those of the validation splits, `baselines` losses to compare with, in nats; both by name.
 
         Raises:
             UsageError: If the checkpoint is from other data or another model or has too many steps, or the folder
@@ -57,7 +57,7 @@ class Run:
         self._folder = folder
         self._rows = rows
         self._executor = executor
-        self._evaluator = evaluator
+        self._evaluators = evaluators
         self._baselines = baselines
         self._model = model
         self._stopwatch = Stopwatch()
@@ -68,7 +68,7 @@ class Run:
         try:
             tokenizer = tokenizer_folder(train.datasets[0], config.data.tokenizer)
             folder.start(config, tokenizer, continues=self.first_step > 0)
-            folder.write_data(describe(train, None if evaluator is None else evaluator.split))
+            folder.write_data(describe(train, {name: each.split for name, each in evaluators.items()}))
         except WriteErrors as error:
             raise UsageError(f"--output_dir is {folder.path!r}: cannot be written ({error})") from error
         self._log = MetricsLog(folder, last_step=self.first_step, tensorboard=config.train.tensorboard)
@@ -125,7 +125,7 @@ class Run:
         except WriteErrors as error:
             raise NotSavedError(f"the summary cannot be written ({error}); rerun the same command") from error
         self._saver.push_last(steps)
-        _report(summary, self._folder)
+        _report(summary, figures, self._folder)
         return summary
 
     def _check_same_folder(self) -> None:
@@ -164,7 +164,7 @@ class Run:
         )
 
     def _validation(self) -> Validation | None:
-        if self._evaluator is None:
+        if not self._evaluators:
             return None
         picture = LossPicture(
             self._folder,
@@ -172,7 +172,7 @@ class Run:
             baselines=self._baselines,
         )
         return Validation(
-            self._evaluator,
+            self._evaluators,
             config=self._config.train,
             log=self._log,
             picture=picture,
@@ -186,7 +186,7 @@ class Run:
             self._saver.ensure_nothing_failed()
             raise InterruptedRun(f"interrupted; {self._saver.how_to_continue()}")
 
-    def _summary(self, figures: Evaluation | None) -> dict[str, Any]:
+    def _summary(self, figures: Evaluations | None) -> dict[str, Any]:
         losses = [record["loss"] for record in self._log.records if "loss" in record]
         tokens = self._progress.tokens
         return {
@@ -202,15 +202,15 @@ class Run:
         }
 
 
-def _report(summary: dict[str, Any], folder: RunFolder) -> None:
+def _report(summary: dict[str, Any], figures: Evaluations | None, folder: RunFolder) -> None:
     """Prints the summary."""
     text = f"fit: {summary['steps']} steps: training loss "
     if summary["initial_loss"] is None:
         text += "unknown"
     else:
         text += f"{summary['initial_loss']:.3f} → {summary['final_loss']:.3f}"
-    if summary["eval"] is not None:
-        text += f", validation loss {summary['eval']['loss']:.3f} accuracy {summary['eval']['accuracy']:.3f}"
+    if figures is not None:
+        text += f", {figures}"
     if summary["unigram_entropy"] is not None:
         text += f"; unigram entropy {summary['unigram_entropy']:.3f}"
     _log.info(f"{text} ({folder.path})")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +44,7 @@ class _Data:
     """The data of a run."""
 
     rows: RowStream
-    validation: Dataset | None
+    validation: Mapping[str, Dataset]
     vocabulary: Vocabulary
     token_counts: np.ndarray | None
     """float64[vocabulary.size], proportional to the counts; None if a dataset has no statistics."""
@@ -56,7 +57,7 @@ def train_run(
     *,
     folder: RunFolder,
     train: Mixture,
-    validation: Dataset | None,
+    validation: Mapping[str, Dataset],
     vocabulary: Vocabulary,
     peers: Peers,
 ) -> dict[str, Any]:
@@ -66,7 +67,7 @@ def train_run(
         config: The run's.
         folder: The run's.
         train: The training data.
-        validation: The split to evaluate; None: no evaluation.
+        validation: Name → split to evaluate.
         vocabulary: The tokenizer's.
         peers: The processes that train together.
 
@@ -91,35 +92,36 @@ def train_run(
         folder=folder,
         rows=data.rows,
         executor=executor,
-        evaluator=_evaluator(config, data, executor),
+        evaluators=_evaluators(config, data, executor),
         baselines=data.baselines,
         model=_figures(config, task, devices, executor, train),
     )
     return run.train()
 
 
-def _evaluator(config: FitConfig, data: _Data, executor: StepExecutor) -> Evaluator | None:
-    if data.validation is None:
-        return None
-    return Evaluator(
-        executor,
-        split=data.validation,
-        vocabulary=data.vocabulary,
-        batch_size=config.train.evaluation_batch_size or config.train.batch_size,
-        batch_size_option="train.evaluation_batch_size",
-    )
+def _evaluators(config: FitConfig, data: _Data, executor: StepExecutor) -> dict[str, Evaluator]:
+    return {
+        name: Evaluator(
+            executor,
+            split=split,
+            vocabulary=data.vocabulary,
+            batch_size=config.train.evaluation_batch_size or config.train.batch_size,
+            batch_size_option="train.evaluation_batch_size",
+        )
+        for name, split in data.validation.items()
+    }
 
 
 def _load(
     config: FitConfig,
     *,
     train: Mixture,
-    validation: Dataset | None,
+    validation: Mapping[str, Dataset],
     vocabulary: Vocabulary,
     replicas: int,
 ) -> _Data:
     """Loads the data and checks that they fit configuration and devices."""
-    for split in train.datasets if validation is None else (*train.datasets, validation):
+    for split in (*train.datasets, *validation.values()):
         check_records(split, vocabulary)
         _check_targets(split, train, config.objective)
     counts = token_counts(train)

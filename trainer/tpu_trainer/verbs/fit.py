@@ -57,14 +57,13 @@ def _fit(config: FitConfig, peers: Peers) -> None:
             f"--data.fingerprint is {config.data.fingerprint!r}, but {train.path} has {', '.join(found)!r}: "
             "use the data with that fingerprint"
         )
-    validation = None
-    if config.data.validation is not None:
-        validation = open_split(config.data.validation)
-        check_same_rows(train.datasets[0], validation)
+    validation = {name: open_split(path) for name, path in config.data.validation_folders.items()}
+    for split in validation.values():
+        check_same_rows(train.datasets[0], split)
     summary = folder.summary()
     found = {
         "the data": train.fingerprint,
-        "the validation data": None if validation is None else validation.fingerprint,
+        "the validation data": {name: split.fingerprint for name, split in validation.items()},
         "the last step of a finished run in --output_dir": None if summary is None else summary["steps"],
         "tokenmill-trainer": __version__,
     }
