@@ -234,7 +234,7 @@ class LaunchConfig(FitConfig):
         names = [("output_dir", self.output_dir)]
         names += [("data.validation", path) for path in self.data.validation_folders.values()]
         names += [("data.tokenizer", self.data.tokenizer), ("model.init_from", self.model.init_from)]
-        names += [("data.train", path) for path in self.data.train_weights]
+        names += [("data.train", path) for path in self.data.train_folders]
         for name, path in names:
             if path is not None and not path.startswith("gs://"):
                 raise UsageError(

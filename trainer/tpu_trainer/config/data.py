@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from tpu_trainer.config.ranges import AT_LEAST_1, check_ranges, require
+from tpu_trainer.config.stages import Stage, Weights, check_weights, parse_weights
 
 PLAIN_SPLIT = ""
 """The name of a validation split that is given without one."""
@@ -23,10 +24,14 @@ def named_folders(splits: str | dict[str, str] | None) -> dict[str, str]:
 class DataConfig:
     """The training data."""
 
-    train: str | dict[str, float] | list[str]
+    train: Weights
     """Folder of the training split: `<split>-<shard>-<count>.tfrecord` files, with or without manifest.json. A local
     path or a URL such as gs://bucket/dataset/train. Several folders: a list, to read all rows equally often, or a
     mapping to weights, {"A/train": 3, "B/train": 1}: three rows of A for each row of B."""
+    stages: list[dict[str, Any]] = field(default_factory=list)
+    """Later stages with other weights, also of other folders: [{from: 90%, weights: {A/train: 1, C/train: 3}}]. `from`
+    is a number of steps, a share of train.steps, or a number of tokens, such as '2B tokens'; `weights` are given as for
+    data.train. When a run continues, stages that have not begun can change."""
     validation: str | dict[str, str] | None = None
     """Folder of the split to evaluate during and after training; default: no evaluation. Several splits: a mapping of
     names to folders, {wiki: A/validation, code: B/validation}; the loss of the first decides which checkpoint is the
@@ -50,16 +55,9 @@ class DataConfig:
         require(
             self.validation != {}, "data.validation", self.validation, "name at least one split, or omit it"
         )
-        if isinstance(self.train, str):
-            return
-        require(bool(self.train), "data.train", self.train, "name at least one folder")
-        if isinstance(self.train, list):
-            require(len(set(self.train)) == len(self.train), "data.train", self.train, "a folder is repeated")
-        else:
-            rule = "weights must be positive numbers"
-            require(
-                all(0 < weight < math.inf for weight in self.train.values()), "data.train", self.train, rule
-            )
+        if not isinstance(self.train, str):
+            check_weights("data.train", self.train)
+        self.later_stages()
 
     @property
     def validation_folders(self) -> dict[str, str]:
@@ -68,7 +66,17 @@ class DataConfig:
 
     @property
     def train_weights(self) -> dict[str, float | None]:
-        """Folder → weight; None: the weight is the folder's number of rows."""
-        if isinstance(self.train, dict):
-            return dict(self.train)
-        return dict.fromkeys([self.train] if isinstance(self.train, str) else self.train)
+        """Folder → weight of the first stage; None: the weight is the folder's number of rows."""
+        return parse_weights(self.train)
+
+    @property
+    def train_folders(self) -> list[str]:
+        """The folders of all stages."""
+        stages = self.later_stages()
+        return list(
+            dict.fromkeys([*self.train_weights, *(path for stage in stages for path in stage.weights)])
+        )
+
+    def later_stages(self) -> list[Stage]:
+        """Returns the stages after the first, which has `train_weights`."""
+        return [Stage.parse(value) for value in self.stages]

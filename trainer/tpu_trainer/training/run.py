@@ -68,7 +68,10 @@ class Run:
         try:
             tokenizer = tokenizer_folder(train.datasets[0], config.data.tokenizer)
             folder.start(config, tokenizer, continues=self.first_step > 0)
-            folder.write_data(describe(train, {name: each.split for name, each in evaluators.items()}))
+            rows_read = rows.rows_read(config.train.steps)
+            folder.write_data(
+                describe(train, rows_read, {name: each.split for name, each in evaluators.items()})
+            )
         except WriteErrors as error:
             raise UsageError(f"--output_dir is {folder.path!r}: cannot be written ({error})") from error
         self._log = MetricsLog(folder, last_step=self.first_step, tensorboard=config.train.tensorboard)
@@ -191,7 +194,7 @@ class Run:
         tokens = self._progress.tokens
         return {
             "steps": self._config.train.steps,
-            "data": self._rows.data.fingerprint,
+            "data": self._saver.data_before(self._config.train.steps),
             "parameters": self._model.parameters,
             "initial_loss": losses[0] if losses else None,  # the log was lost
             "final_loss": losses[-1] if losses else None,

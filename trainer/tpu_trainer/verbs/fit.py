@@ -11,7 +11,7 @@ from tokenmill_reader.fingerprints import same_rows
 from tpu_trainer import __version__
 from tpu_trainer.config import FitConfig
 from tpu_trainer.data.dataset import open_split
-from tpu_trainer.data.mixture import check_same_rows, open_mixture
+from tpu_trainer.data.mixture import check_same_rows, open_data
 from tpu_trainer.data.vocabulary import load_vocabulary
 from tpu_trainer.devices.opening import met_processes
 from tpu_trainer.devices.pjrt.peers import Peers
@@ -50,7 +50,7 @@ def _fit(config: FitConfig, peers: Peers) -> None:
         from tpu_trainer.exports.hub import HubPusher, check_model_id  # half a second to import
 
         check_model_id(config.hub_model_id)
-    train = open_mixture(config.data.train_weights)
+    train = open_data(config)
     found = [split.fingerprint.partition("/")[0] for split in train.datasets]
     if config.data.fingerprint is not None and found != [config.data.fingerprint]:
         raise UsageError(
@@ -72,7 +72,8 @@ def _fit(config: FitConfig, peers: Peers) -> None:
         remedy="start all with the same options, data and releases, and --output_dir on a shared disk or in a bucket",
     )
     if summary is not None:
-        if not same_rows(summary["data"], train.fingerprint):
+        trained = config.train.rows_before(summary["steps"])
+        if not same_rows(summary["data"], train.fingerprint_before(trained)):
             raise UsageError(
                 f"--output_dir is {folder.path!r}: that run was trained on other data than {train.path}; "
                 "use another folder"
