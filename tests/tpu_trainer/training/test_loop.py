@@ -48,7 +48,7 @@ class NumpyExecutor(StepExecutor):
     replicas = 1
 
     def __init__(self, *, signal_at: int | None = None, diverges_at: int | None = None) -> None:
-        self.values = {"weights": np.zeros(3), "running": np.zeros(len(RunningSums._fields))}
+        self.values = {"weights": np.zeros(3), "running": np.zeros(RunningSums.size(0))}
         self.calls: list[range] = []
         self._signal_at = signal_at
         self._diverges_at = diverges_at

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from tests.tpu_trainer.small_runs import fit_arguments, learnt, metrics, weights
 from tests.tpu_trainer.tiny import sequences, write_split
 from tests.tpu_trainer.training.test_loop import NumpyExecutor
 from tpu_trainer.config import DataConfig, FitConfig, TrainConfig
 from tpu_trainer.config.stages import Stage
 from tpu_trainer.data.batches import RowStream
 from tpu_trainer.data.mixture import describe, open_data
+from tpu_trainer.data.plan import DataPlan
 from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.support.errors import UsageError
@@ -59,7 +64,7 @@ def stream_of(config: FitConfig) -> RowStream:
     return RowStream(
         data=open_data(config),
         batch_size=train.batch_size,
-        seed=5,
+        seed=config.seed,
         window_shards=2,
         micro_batch_starts=train.micro_batch_starts,
     )
@@ -145,7 +150,9 @@ def test_what_was_read_cannot_change(folders: dict[str, str], tmp_path: Path) ->
         config_of(folders, ("50%", {"c": 1, "a": 1})),  # of more steps
         config_of(folders),
     ):
-        with pytest.raises(UsageError, match=r"step 20 was trained on; keep .* a stage \{from: 20, weights"):
+        with pytest.raises(
+            UsageError, match=r"not the data that the 20 steps .* keep .* a stage \{from: 20, weights"
+        ):
             train(changed, tmp_path)
     continued, _ = train(config_of(folders, (10, {"c": 1, "a": 1}), (20, {"b": 1})), tmp_path)
     assert continued.first_step == 20
@@ -180,3 +187,96 @@ def test_stages_must_ascend(folders: dict[str, str]) -> None:
         UsageError, match=r"--data.stages: they begin at the steps \[15, 15\], which must ascend"
     ):
         open_data(config_of(folders, ("50%", {"c": 1}), (15, {"a": 1})))
+
+
+def test_the_plan_counts_what_the_steps_read(folders: dict[str, str]) -> None:
+    config = config_of(
+        folders,
+        (7, {"c": 3, "b": 2}),
+        ("50%", {"a": 1, "c": 1}),
+        (90, {"b": 1}),
+        batch_size=12,
+        accumulation=4,
+        batch_ramp=8,
+        steps=80,
+    )
+    stream, plan = stream_of(config), DataPlan(config, open_data(config))
+    figures = plan.to_json()
+    assert [(stage["first_step"], stage["end_step"]) for stage in figures["stages"]] == [
+        (0, 7),
+        (7, 40),
+        (40, 80),
+    ]
+    for stage in [*figures["stages"], {"first_step": 0, "end_step": 80, "sources": figures["sources"]}]:
+        rows = np.concatenate([stream.rows(step) for step in range(stage["first_step"], stage["end_step"])])
+        for (name, source), (first, count) in zip(
+            stage["sources"].items(), ((0, 60), (60, 40), (100, 20)), strict=True
+        ):
+            read = int(((rows >= first) & (rows < first + count)).sum())
+            assert name == f"{'abc'[first // 50]}/train"
+            assert source == {"rows": read, "tokens": 16 * read, "epochs": read / count}
+    lines = list(plan.lines())
+    first_rows = figures["stages"][0]["sources"]["a/train"]["rows"]
+    assert lines[1].split()[:5] == ["1", "to", "7", "a/train", str(first_rows)]
+    assert "the stage from step 90 on begins after the last step" in lines
+    times = figures["sources"]["c/train"]["epochs"]
+    assert [line for line in lines if "is read" in line] == [
+        line for line in lines if line.startswith("c/train is")
+    ]
+    assert f"c/train is read {times:.1f} times: " in lines[-1]
+
+
+def test_sources_have_their_figures_also_if_a_continued_run_has_more(
+    folders: dict[str, str],
+    tmp_path: Path,
+    run_verb: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    names = {name: f"{name}/train" for name in "abc"}
+    later = json.dumps([{"from": 6, "weights": {folders["c"]: 1, folders["a"]: 1}}])
+    options = {
+        "config": "tiny-clm",
+        "model.config": '{"n_embd": 16, "n_layer": 1, "n_head": 2}',
+        "data.train": json.dumps({folders["a"]: 3, folders["b"]: 1}),
+        "data.validation": "null",
+        "train.batch_size": BATCH,
+        "train.log_every": 4,
+        "schedule.name": "constant",
+        "schedule.warmup_steps": 1,
+    }
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    runs = ((whole, 10, later), (parts, 5, "[]"), (parts, 10, later))
+    for run, steps, stages in runs:
+        arguments = fit_arguments(tmp_path, run, options | {"train.steps": steps, "data.stages": stages})
+        assert run_verb(*arguments) == 0
+    shown = capsys.readouterr().err
+    assert "fit: 7 to 10" in shown and "fit: c/train: 320 tokens, 1.00 epochs, training loss" in shown
+
+    # The second process has another array of sums than its checkpoint, and continues exactly.
+    values, expected = weights(parts), weights(whole)
+    assert all(np.array_equal(values[name], expected[name]) for name in expected)
+    summaries = [json.loads((run / "summary.json").read_text())["sources"] for run in (whole, parts)]
+    for summary in summaries:
+        assert list(summary) == list(names.values())
+        assert sum(source["rows"] for source in summary.values()) == 100
+        assert all(source["tokens"] == 16 * source["rows"] for source in summary.values())
+        assert summary["c/train"]["rows"] == 20 and summary["c/train"]["epochs"] == 1
+    records = metrics(whole)
+    assert [list(record["sources"]) for record in records] == [["a/train", "b/train"]] * 2 + [
+        [*names.values()],
+        ["a/train", "c/train"],
+    ]
+    for record in records:
+        losses = [source["loss"] for source in record["sources"].values()]
+        assert min(losses) <= record["loss"] <= max(losses)
+    assert learnt(metrics(parts))[:2] == learnt(records)[:2]
+    assert metrics(parts)[-1]["sources"]["c/train"] == records[-1]["sources"]["c/train"]
+    entries = json.loads((whole / "data.json").read_text())
+    assert [entry["share"] for entry in entries] == pytest.approx([0.65, 0.15, 0.2], abs=0.02)
+    tags = {
+        value.tag
+        for file in (whole / "tensorboard").glob("events*")
+        for event in tf.compat.v1.train.summary_iterator(str(file))
+        for value in event.summary.value
+    }
+    assert {"sources/a/train/loss", "sources/c/train/epochs", "train/loss"} <= tags

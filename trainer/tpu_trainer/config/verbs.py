@@ -143,6 +143,22 @@ class GenerateConfig:
 
 
 @dataclass(frozen=True)
+class PlanConfig(FitConfig):
+    """Shows what a run would read: tokens, epochs and repeats of each source in each stage.
+
+    Examples:
+        tokenmill-trainer plan --config tiny-clm --data.train '{A/train: 3, B/train: 1}' --train.steps 5000
+        tokenmill-trainer plan --config run/config.yaml --train.steps 20000
+    """
+
+    output_dir: str = ""
+    """Not used. Configurations of `fit` may contain it."""
+    data: DataConfig = field(kw_only=True)
+    json: bool = field(default=False, metadata={"argument": {"action": "store_true"}})
+    """Print the figures as a JSON document."""
+
+
+@dataclass(frozen=True)
 class CompileCheckConfig(FitConfig):
     """Compiles the training step for a TPU, without one, and reports whether it fits and what it costs.
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tokenmill_reader import Dataset, Mixture
+from tokenmill_reader.fingerprints import same_rows
 from tokenmill_reader.mixture import PERIOD
 from tpu_trainer.config import FitConfig
 from tpu_trainer.data import dataset
@@ -60,6 +61,21 @@ def open_mixture(
     return mixture
 
 
+def check_same_data(config: FitConfig, data: Mixture, *, step: int, trained: str) -> None:
+    """Checks that a run which has made `step` steps on data with the fingerprint `trained` can continue on `data`.
+
+    Raises:
+        UsageError: If it cannot.
+    """
+    if not same_rows(trained, data.fingerprint_before(config.train.rows_before(step))):
+        raise UsageError(
+            f"{data.path}: not the data that the {step} steps of the run in --output_dir were trained on; keep "
+            "--data.train, and the stages before that step, as they are in the run's config.yaml (if --train.steps "
+            "changes, give the steps of stages that begin at a share of them); change the mixture from there on by a "
+            f"stage {{from: {step}, weights: …}} of --data.stages; or use another --output_dir"
+        )
+
+
 def check_same_rows(first: Dataset, other: Dataset) -> None:
     """Checks that two splits have rows of the same length and the same tokenizer.
 
@@ -96,6 +112,30 @@ def token_counts(mixture: Mixture) -> np.ndarray | None:
     return sum(weight * each for weight, each in zip(weights, counts, strict=True))
 
 
+def source_names(mixture: Mixture) -> list[str]:
+    """Returns a name for each dataset: the last two components of its path, with a number if others have the same.
+
+    Datasets that are added later do not change the names of the others.
+    """
+    names: list[str] = []
+    for split in mixture.datasets:
+        name = _name(split)
+        same = sum(other.rpartition("#")[0] == name or other == name for other in names)
+        names.append(f"{name}#{same + 1}" if same else name)
+    return names
+
+
+def _name(split: Dataset) -> str:
+    return "/".join(split.path.rstrip("/").split("/")[-2:])
+
+
+def tokens_per_row(split: Dataset) -> float:
+    """Returns the mean number of tokens in a row, without padding if the manifest counts them."""
+    totals = (split.manifest or {}).get("totals")
+    tokens = totals.get("tokens") if isinstance(totals, dict) else None
+    return split.max_length if tokens is None else tokens / len(split)
+
+
 def describe(
     mixture: Mixture, rows_read: np.ndarray, validation: Mapping[str, Dataset]
 ) -> list[dict[str, Any]]:
@@ -124,7 +164,7 @@ def describe(
         inputs, count = input_files(split, _INPUTS_SHOWN)
         entries.append(
             {
-                "name": "/".join(split.path.rstrip("/").split("/")[-2:]),
+                "name": _name(split),
                 "use": use,
                 "share": share,
                 "rows": len(split),

@@ -125,6 +125,12 @@ def _flat(record: dict[str, Any]) -> dict[str, float]:
                 for split, numbers in splits.items()
                 for key, number in numbers.items()
             }
+        elif name == "sources":
+            figures |= {
+                f"sources/{source}/{key}": number
+                for source, numbers in value.items()
+                for key, number in numbers.items()
+            }
         elif name != "step" and isinstance(value, int | float):
             figures[f"train/{name}"] = value
     return figures

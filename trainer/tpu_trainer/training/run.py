@@ -13,6 +13,7 @@ import tensorflow as tf
 from tpu_trainer.config import FitConfig
 from tpu_trainer.data.batches import RowStream
 from tpu_trainer.data.mixture import describe
+from tpu_trainer.data.plan import DataPlan
 from tpu_trainer.data.vocabulary import tokenizer_folder
 from tpu_trainer.devices.executor import StepExecutor
 from tpu_trainer.runs.checkpoint import WriteErrors
@@ -27,6 +28,7 @@ from tpu_trainer.training.loop import TrainingLoop
 from tpu_trainer.training.profiling import Profiler
 from tpu_trainer.training.progress import ModelFigures, ProgressLog, Stopwatch
 from tpu_trainer.training.saving import Saver
+from tpu_trainer.training.sources import SourceFigures
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +78,7 @@ class Run:
             raise UsageError(f"--output_dir is {folder.path!r}: cannot be written ({error})") from error
         self._log = MetricsLog(folder, last_step=self.first_step, tensorboard=config.train.tensorboard)
         schedule = schedule_of(config)
+        self._sources = SourceFigures(rows, records=self._log.records, first_step=self.first_step)
         self._progress = ProgressLog(
             log=self._log,
             executor=executor,
@@ -84,11 +87,15 @@ class Run:
             model=model,
             unigram_entropy=baselines.get("unigram entropy"),
             stopwatch=self._stopwatch,
+            sources=self._sources,
         )
 
     def _announce(self) -> None:
         """Prints model, data and steps."""
         config, train = self._config, self._rows.data
+        if len(train.datasets) > 1 or len(train.stages) > 1:
+            for line in DataPlan(config, train).lines():
+                _log.info(f"fit: {line}")
         _log.info(
             f"fit: {config.model.type} of {self._model.parameters:,} parameters, {len(train):,} rows of "
             f"{train.max_length} tokens, steps {self.first_step + 1} to {config.train.steps} of "
@@ -202,6 +209,7 @@ class Run:
             "unigram_entropy": self._baselines.get("unigram entropy"),
             "eval": None if figures is None else figures.to_json(),
             "tokens_per_second": round(tokens / self._stopwatch.seconds()) if tokens else None,
+            "sources": self._sources.summary(self._config.train.steps),
         }
 
 
@@ -217,3 +225,6 @@ def _report(summary: dict[str, Any], figures: Evaluations | None, folder: RunFol
     if summary["unigram_entropy"] is not None:
         text += f"; unigram entropy {summary['unigram_entropy']:.3f}"
     _log.info(f"{text} ({folder.path})")
+    for name, source in (summary["sources"] or {}).items():
+        loss = "" if source["final_loss"] is None else f", training loss {source['final_loss']:.3f}"
+        _log.info(f"fit: {name}: {source['tokens']:,} tokens, {source['epochs']:.2f} epochs{loss}")

@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 from tokenmill_reader import Mixture
-from tokenmill_reader.fingerprints import same_rows
 from tpu_trainer.config import FitConfig
+from tpu_trainer.data.mixture import check_same_data
 from tpu_trainer.devices.executor import StepExecutor
 from tpu_trainer.exports.hub import HubPusher
 from tpu_trainer.runs.background_saver import BackgroundSaver
@@ -77,14 +77,10 @@ class Saver:
             raise UsageError(
                 f"--train.steps is {self._config.train.steps}, but the run's newest checkpoint already has {step} steps"
             )
-        if not same_rows(self.checkpoints.metadata(step)["data"], self.data_before(step)):
-            raise UsageError(
-                f"{self._train.path}: not the data that the run's checkpoint of step {step} was trained on; keep "
-                "--data.train, and the stages before that step, as they are in config.yaml of the run's folder (if "
-                "--train.steps changes, give the steps of stages that begin at a share of them); change the mixture "
-                f"from there on by a stage {{from: {step}, weights: …}} of --data.stages; or use another --output_dir"
-            )
-        self._executor.load_state(self.checkpoints.read(step, self._executor.state_shapes()))
+        trained = self.checkpoints.metadata(step)["data"]
+        check_same_data(self._config, self._train, step=step, trained=trained)
+        shapes = self._executor.state_shapes()
+        self._executor.load_state(self.checkpoints.read(step, shapes, resized=["running"]))
         _log.info(f"fit: continues after step {step}")
         return step
 

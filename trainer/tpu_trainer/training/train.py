@@ -172,14 +172,16 @@ def _check_targets(split: Dataset, train: Mixture, objective: ObjectiveName) -> 
 
 def _build(config: FitConfig, *, data: _Data, folder: RunFolder, devices: Devices) -> Task:
     """Builds the task in its initial state, which a continued run replaces with its newest checkpoint."""
+    train = data.rows.data
     with devices.scope():
         task = build_task(
             config,
             vocabulary=data.vocabulary,
-            max_length=data.rows.data.max_length,
+            max_length=train.max_length,
             target=devices.target,
             token_counts=data.token_counts if config.model.init_output_bias else None,
             initial=devices.initial,
+            first_rows=train.first_rows.tolist() if len(train.datasets) > 1 else (),
         )
     if config.model.init_from is not None and not Checkpoints(folder.checkpoints).steps():
         load_weights(

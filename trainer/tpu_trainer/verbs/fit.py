@@ -7,11 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, is_dataclass, replace
 
 from tokenmill_reader.console.elapsed import elapsed
-from tokenmill_reader.fingerprints import same_rows
 from tpu_trainer import __version__
 from tpu_trainer.config import FitConfig
 from tpu_trainer.data.dataset import open_split
-from tpu_trainer.data.mixture import check_same_rows, open_data
+from tpu_trainer.data.mixture import check_same_data, check_same_rows, open_data
 from tpu_trainer.data.vocabulary import load_vocabulary
 from tpu_trainer.devices.opening import met_processes
 from tpu_trainer.devices.pjrt.peers import Peers
@@ -72,12 +71,7 @@ def _fit(config: FitConfig, peers: Peers) -> None:
         remedy="start all with the same options, data and releases, and --output_dir on a shared disk or in a bucket",
     )
     if summary is not None:
-        trained = config.train.rows_before(summary["steps"])
-        if not same_rows(summary["data"], train.fingerprint_before(trained)):
-            raise UsageError(
-                f"--output_dir is {folder.path!r}: that run was trained on other data than {train.path}; "
-                "use another folder"
-            )
+        check_same_data(config, train, step=summary["steps"], trained=summary["data"])
         if summary["steps"] >= config.train.steps:
             _log.info(f"fit: {folder.path}: already finished, with {summary['steps']} steps; nothing to do")
             if config.hub_model_id is not None and folder.writable:

@@ -226,11 +226,11 @@ class PjrtExecutor(StepExecutor):
         return [value for number, value in enumerate(results) if number not in program.updates]
 
     def sums(self) -> RunningSums:
-        return RunningSums(*self._get(self._names.name(self._task.running)).tolist())
+        return RunningSums.of_values(self._get(self._names.name(self._task.running)).tolist())
 
     def clear_sums(self) -> None:
-        zeros = np.zeros(len(RunningSums._fields), np.float32)
-        self._set(self._names.name(self._task.running), zeros)
+        running = self._task.running
+        self._set(self._names.name(running), np.zeros(running.shape, np.float32))
 
     def non_finite(self) -> NonFinite | None:
         step, figures = map(self._names.name, self._task.non_finite_record)

@@ -113,7 +113,7 @@ class TensorFlowExecutor(StepExecutor):
         return nullcontext() if average is None else average.in_place()
 
     def sums(self) -> RunningSums:
-        return RunningSums(*self._task.running.numpy().tolist())
+        return RunningSums.of_values(self._task.running.numpy().tolist())
 
     def clear_sums(self) -> None:
         self._task.running.assign(tf.zeros_like(self._task.running))
