@@ -29,11 +29,28 @@ def test_each_split_has_its_figures(
     other = write_split(tmp_path / "other/validation", sequences(30, 7), tokenizer=dataset / "tokenizer")
     folders = {"wiki": str(dataset / "validation"), "other": str(other)}
     run = tmp_path / "run"
-    assert run_verb(*fit_arguments(dataset, run, OPTIONS | {"data.validation": json.dumps(folders)})) == 0
+    items = tmp_path / "items.jsonl"
+    # In the language of the rows, each word follows the one before.
+    items.write_text(
+        "".join(
+            json.dumps({"context": f"w{word} w{word + 1}", "choices": [f" w{word + 2}", " w40"], "answer": 0})
+            + "\n"
+            for word in range(20)
+        )
+    )
+    data = {"data.validation": json.dumps(folders), "data.choices": items}
+    assert run_verb(*fit_arguments(dataset, run, OPTIONS | data)) == 0
     evaluations = [line["eval"] for line in metrics(run) if "eval" in line]
     assert [list(each["splits"]) for each in evaluations] == [["wiki", "other"]] * 2
     last = evaluations[-1]
-    assert last == {"split": "wiki", **last["splits"]["wiki"], "splits": last["splits"]}
+    assert last["choices"]["items"].keys() == {"accuracy", "accuracy_per_byte", "items"}
+    assert last["choices"]["items"]["items"] == 20
+    assert last == {
+        "split": "wiki",
+        **last["splits"]["wiki"],
+        "splits": last["splits"],
+        "choices": last["choices"],
+    }
     assert {name: each["rows"] for name, each in last["splits"].items()} == {"wiki": 67, "other": 30}
     checkpoints = Checkpoints(str(run / "checkpoints"))
     assert checkpoints.metadata(4)["validation_loss"] == last["splits"]["wiki"]["loss"]
@@ -46,7 +63,11 @@ def test_each_split_has_its_figures(
         for event in tf.compat.v1.train.summary_iterator(str(file))
         for value in event.summary.value
     }
-    assert {"eval/wiki/loss", "eval/other/accuracy"} <= tags and "eval/loss" not in tags
+    assert {
+        "eval/wiki/loss",
+        "eval/other/accuracy",
+        "choices/items/accuracy",
+    } <= tags and "eval/loss" not in tags
 
     # `evaluate` finds the same figures, alone or together.
     assert run_verb("evaluate", "--run", run, "--strategy", "cpu") == 0

@@ -233,6 +233,7 @@ class LaunchConfig(FitConfig):
         super().__post_init__()
         names = [("output_dir", self.output_dir)]
         names += [("data.validation", path) for path in self.data.validation_folders.values()]
+        names += [("data.choices", path) for path in self.data.choices_files.values()]
         names += [("data.tokenizer", self.data.tokenizer), ("model.init_from", self.model.init_from)]
         names += [("data.train", path) for path in self.data.train_folders]
         for name, path in names:

@@ -36,6 +36,10 @@ class DataConfig:
     """Folder of the split to evaluate during and after training; default: no evaluation. Several splits: a mapping of
     names to folders, {wiki: A/validation, code: B/validation}; the loss of the first decides which checkpoint is the
     best."""
+    choices: str | dict[str, str] | None = None
+    """File of multiple-choice items to answer whenever the validation splits are evaluated, by the likelihood of each
+    choice: JSON lines such as {"context": "The sky is", "choices": [" blue", " soft"], "answer": 0}. Several files: a
+    mapping of names to files, as for data.validation. Only for objective clm."""
     tokenizer: str | None = None
     """Folder of the tokenizer. Default: the one in the manifest, else ../tokenizer relative to the split."""
     fingerprint: str | None = None
@@ -53,6 +57,12 @@ class DataConfig:
                 f"{name!r} is not the name of a split: use up to 40 letters, digits, '_', '-' and '.'",
             )
         require(
+            not self.choices or bool(self.validation),
+            "data.choices",
+            self.choices,
+            "the items are answered when validation splits are evaluated; set --data.validation, too",
+        )
+        require(
             self.validation != {}, "data.validation", self.validation, "name at least one split, or omit it"
         )
         if not isinstance(self.train, str):
@@ -63,6 +73,13 @@ class DataConfig:
     def validation_folders(self) -> dict[str, str]:
         """Name → folder of each validation split."""
         return named_folders(self.validation)
+
+    @property
+    def choices_files(self) -> dict[str, str]:
+        """Name → file of multiple-choice items."""
+        if isinstance(self.choices, str):
+            return {self.choices.rsplit("/", 1)[-1].partition(".")[0]: self.choices}
+        return dict(self.choices or {})
 
     @property
     def train_weights(self) -> dict[str, float | None]:

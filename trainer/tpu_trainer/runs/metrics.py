@@ -124,6 +124,12 @@ def _flat(record: dict[str, Any]) -> dict[str, float]:
                 f"eval/{split}{split and '/'}{key}": number
                 for split, numbers in splits.items()
                 for key, number in numbers.items()
+                if key != "choices"
+            }
+            figures |= {
+                f"choices/{name}/{key}": number
+                for name, numbers in value.get("choices", {}).items()
+                for key, number in numbers.items()
             }
         elif name == "sources":
             figures |= {

@@ -6,6 +6,7 @@ import json
 import logging
 import zlib
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import tensorflow as tf
@@ -22,7 +23,7 @@ from tpu_trainer.runs.metrics import MetricsLog
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.step.schedule import schedule_of
 from tpu_trainer.support.errors import InterruptedRun, NotSavedError, UsageError
-from tpu_trainer.training.evaluation import Evaluations, Evaluator, Validation
+from tpu_trainer.training.evaluation import ChoiceEvaluator, Evaluations, Evaluator, Validation
 from tpu_trainer.training.interruption import Interruption
 from tpu_trainer.training.loop import TrainingLoop
 from tpu_trainer.training.profiling import Profiler
@@ -44,12 +45,14 @@ class Run:
         rows: RowStream,
         executor: StepExecutor,
         evaluators: Mapping[str, Evaluator],
+        choices: Mapping[str, ChoiceEvaluator] = MappingProxyType({}),
         baselines: Mapping[str, float],
         model: ModelFigures,
     ) -> None:
         """Loads the newest checkpoint, if there is one, into the executor.
 
-        `evaluators` are those of the validation splits, `baselines` losses to compare with, in nats; both by name.
+        `evaluators` are those of the validation splits, `choices` those of multiple-choice items, `baselines` losses to
+        compare with, in nats; all by name.
 
         Raises:
             UsageError: If the checkpoint is from other data or another model or has too many steps, or the folder
@@ -60,6 +63,7 @@ class Run:
         self._rows = rows
         self._executor = executor
         self._evaluators = evaluators
+        self._choices = choices
         self._baselines = baselines
         self._model = model
         self._stopwatch = Stopwatch()
@@ -183,6 +187,7 @@ class Run:
         )
         return Validation(
             self._evaluators,
+            choices=self._choices,
             config=self._config.train,
             log=self._log,
             picture=picture,

@@ -14,6 +14,7 @@ from tokenmill_reader import Dataset, Mixture
 from tokenmill_reader.console.elapsed import elapsed
 from tpu_trainer.config import FitConfig, ObjectiveName
 from tpu_trainer.data.batches import LOSS_MASK, RowStream, check_records
+from tpu_trainer.data.choices import ChoiceRows
 from tpu_trainer.data.mixture import token_counts
 from tpu_trainer.data.token_counts import unigram_entropy
 from tpu_trainer.data.vocabulary import Vocabulary
@@ -30,7 +31,7 @@ from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.step.task import Task
 from tpu_trainer.support.errors import UsageError
 from tpu_trainer.training.build import build_task
-from tpu_trainer.training.evaluation import Evaluator
+from tpu_trainer.training.evaluation import ChoiceEvaluator, Evaluator
 from tpu_trainer.training.expected_time import Speed, accelerator_speed, cpu_speed
 from tpu_trainer.training.model_flops import training_flops_per_row
 from tpu_trainer.training.progress import ModelFigures
@@ -58,6 +59,7 @@ def train_run(
     folder: RunFolder,
     train: Mixture,
     validation: Mapping[str, Dataset],
+    choices: Mapping[str, ChoiceRows],
     vocabulary: Vocabulary,
     peers: Peers,
 ) -> dict[str, Any]:
@@ -68,6 +70,7 @@ def train_run(
         folder: The run's.
         train: The training data.
         validation: Name → split to evaluate.
+        choices: Name → multiple-choice items to answer.
         vocabulary: The tokenizer's.
         peers: The processes that train together.
 
@@ -93,6 +96,15 @@ def train_run(
         rows=data.rows,
         executor=executor,
         evaluators=_evaluators(config, data, executor),
+        choices={
+            name: ChoiceEvaluator(
+                executor,
+                rows=rows,
+                vocabulary=vocabulary,
+                batch_size=config.train.evaluation_batch_size or config.train.batch_size,
+            )
+            for name, rows in choices.items()
+        },
         baselines=data.baselines,
         model=_figures(config, task, devices, executor, train),
     )

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, is_dataclass, replace
 
+from tokenmill_reader import Mixture
 from tokenmill_reader.console.elapsed import elapsed
 from tpu_trainer import __version__
 from tpu_trainer.config import FitConfig
+from tpu_trainer.data.choices import ChoiceRows, Item, read_items
 from tpu_trainer.data.dataset import open_split
 from tpu_trainer.data.mixture import check_same_data, check_same_rows, open_data
-from tpu_trainer.data.vocabulary import load_vocabulary
+from tpu_trainer.data.tokenizer import load_tokenizer
+from tpu_trainer.data.vocabulary import Vocabulary, load_vocabulary, tokenizer_folder
 from tpu_trainer.devices.opening import met_processes
 from tpu_trainer.devices.pjrt.peers import Peers
 from tpu_trainer.exports.initial_weights import resolve_init_from
@@ -59,6 +63,7 @@ def _fit(config: FitConfig, peers: Peers) -> None:
     validation = {name: open_split(path) for name, path in config.data.validation_folders.items()}
     for split in validation.values():
         check_same_rows(train.datasets[0], split)
+    items = {name: read_items(path) for name, path in config.data.choices_files.items()}
     summary = folder.summary()
     found = {
         "the data": train.fingerprint,
@@ -94,9 +99,27 @@ def _fit(config: FitConfig, peers: Peers) -> None:
             folder=folder,
             train=train,
             validation=validation,
+            choices=_choice_rows(config, items, train, vocabulary) if items else {},
             vocabulary=vocabulary,
             peers=peers,
         )
+
+
+def _choice_rows(
+    config: FitConfig, items: Mapping[str, Sequence[Item]], train: Mixture, vocabulary: Vocabulary
+) -> dict[str, ChoiceRows]:
+    tokenizer = load_tokenizer(tokenizer_folder(train.datasets[0], config.data.tokenizer))
+    return {
+        name: ChoiceRows(
+            each,
+            path=config.data.choices_files[name],
+            encode=lambda text: tokenizer(text, add_special_tokens=False)["input_ids"],
+            prefix=vocabulary.eos_id if vocabulary.bos_id is None else vocabulary.bos_id,
+            max_length=train.max_length,
+            features=train.features,
+        )
+        for name, each in items.items()
+    }
 
 
 def _locked(folder: str) -> AbstractContextManager[None]:

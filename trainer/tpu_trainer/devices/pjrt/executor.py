@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -163,6 +164,10 @@ class PjrtExecutor(StepExecutor):
     def evaluate(self, batch: NumpyBatch) -> BatchSums:
         program = self._compiled("evaluate", self._task.evaluation_sums, batch)
         return BatchSums(*(float(value) for value in self._run(program, batch)))
+
+    def row_losses(self, batch: NumpyBatch, count: int) -> np.ndarray:
+        program = self._compiled("answer", partial(self._task.row_losses, count=count), batch)
+        return self._devices.get(self._run(program, batch)[0])
 
     @contextmanager
     def evaluated_weights(self) -> Iterator[None]:
