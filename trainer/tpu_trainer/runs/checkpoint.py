@@ -18,6 +18,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import google_crc32c
+import numpy as np
 import tensorflow as tf
 
 from tpu_trainer.runs import marker
