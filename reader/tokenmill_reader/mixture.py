@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,37 +15,54 @@ from tokenmill_reader import notebooks
 from tokenmill_reader.dataset import Dataset, Rows
 from tokenmill_reader.errors import DatasetError
 from tokenmill_reader.fingerprints import PLUS
-from tokenmill_reader.indexes import Index, row_numbers
+from tokenmill_reader.indexes import Index, row_numbers, whole_number
 
 PERIOD = 10_000
 """Rows in one period of the schedule. A dataset's share is a whole number of them."""
 _SCHEDULE = 3  # the purpose of a Philox key, other than those in order.py
+_Weights = Mapping[str | os.PathLike[str], float | None]
+
+
+class Stage(NamedTuple):
+    """The shares of the datasets from a row of the stream on, until the next stage."""
+
+    first_row: int
+    """Rows that all hosts have read before. The stage begins with the first step that does not begin before them."""
+    shares: tuple[int, ...]
+    """The rows of each dataset in a period of the schedule; they sum to `PERIOD`."""
 
 
 class Mixture:
     """The rows of several datasets: first all of the first dataset, then all of the second, …
 
-    An `Order` of a mixture reads them in proportion to their shares.
+    An `Order` of a mixture reads them in proportion to their shares, which can change from stage to stage. A dataset's
+    rows continue from stage to stage where they were: each row is read once in an epoch of its dataset.
     """
 
-    def __init__(self, datasets: Sequence[Dataset], weights: Sequence[float | None]) -> None:
+    def __init__(
+        self,
+        datasets: Sequence[Dataset],
+        weights: Sequence[float | None],
+        *,
+        stages: Sequence[tuple[int, Sequence[float | None]]] = (),
+    ) -> None:
         """
         Args:
-            datasets: At least one.
+            datasets: At least one. With stages, in the order in which they are first read, so that stages can be added
+                without another order of the rows before.
             weights: Their relative shares of the rows. None is replaced by the number of rows, so that all rows of
-                such datasets are read equally often.
+                such datasets are read equally often. With stages, 0 is the weight of a dataset that is not read.
+            stages: (row, weights) of later stages, ascending: the weights from that row of the stream on.
 
         Raises:
             DatasetError: If the datasets have other features, lengths of rows, or tokenizers, or a share is too small.
-            ValueError: If there is no dataset, or not a positive weight for each.
+            ValueError: If there is no dataset, not a weight for each in a stage, a weight is not positive, or stages or
+                datasets are not in order.
         """
-        if not datasets or len(weights) != len(datasets):
-            raise ValueError(
-                f"{len(weights)} weights for {len(datasets)} datasets; give one for each dataset"
-            )
-        for dataset, weight in zip(datasets, weights, strict=True):
-            if weight is not None and not _is_weight(weight):
-                raise ValueError(f"{dataset.path}: its weight is {weight!r:.80}, not a number above 0")
+        all_shares = [
+            (row, _stage_shares(datasets, stage_weights, zero=bool(stages)))
+            for row, stage_weights in [(0, weights), *stages]
+        ]
         first_dataset = datasets[0]
         for other in datasets[1:]:
             for name in ("max_length", "features"):
@@ -63,29 +80,60 @@ class Mixture:
                         f"{other.path}: prepared with another tokenizer than {first_dataset.path}; prepare both with "
                         "the same one"
                     )
-        values = [
-            len(dataset) if weight is None else weight
-            for dataset, weight in zip(datasets, weights, strict=True)
-        ]
         self.datasets = tuple(datasets)
         self.max_length, self.features = first_dataset.max_length, first_dataset.features
         """The same as those of each dataset."""
-        self.shares = _shares(values)
-        """The rows of each dataset in a period of the schedule; they sum to `PERIOD`."""
-        for dataset, value, share in zip(datasets, values, self.shares, strict=True):
-            if not share:
-                raise DatasetError(
-                    f"{dataset.path}: its weight is {value:g} of {sum(values):g}, less than one row in {PERIOD}; "
-                    "increase its weight or remove it"
-                )
+        self.stages = tuple(
+            Stage(whole_number("the first row of a stage", row), stage_shares)
+            for row, stage_shares in all_shares
+        )
+        """The stages, of which the first begins at row 0."""
+        self._check_stages()
+        self.shares = self.stages[0].shares
+        """The shares of the first stage."""
         rows = np.array([len(dataset) for dataset in datasets])
         self.first_rows = np.cumsum(rows) - rows
         """The number of each dataset's first row, int64[datasets]."""
 
+    def _check_stages(self) -> None:
+        """Raises ValueError if stages do not ascend, or datasets are not in the order in which they are first read."""
+        rows = [stage.first_row for stage in self.stages]
+        if any(row >= next_row for row, next_row in itertools.pairwise(rows)):
+            raise ValueError(f"stages must ascend from row 0, but they begin at rows {rows}")
+        is_read = np.array([stage.shares for stage in self.stages]) > 0
+        first_stages = np.where(is_read.any(axis=0), is_read.argmax(axis=0), len(rows)).tolist()
+        for dataset, first_stage in zip(self.datasets, first_stages, strict=True):
+            if first_stage == len(rows):
+                raise ValueError(f"{dataset.path}: no stage reads it; remove it")
+        if first_stages != sorted(first_stages):
+            raise ValueError(
+                f"datasets must be in the order in which they are first read, but {self.path} are first read in the "
+                f"stages {first_stages}"
+            )
+
     @classmethod
-    def open(cls, weights: Mapping[str | os.PathLike[str], float | None], **options: Any) -> Mixture:
-        """Opens the folders in `weights`, which has their relative shares. Options are those of `Dataset.open`."""
-        return cls([Dataset.open(path, **options) for path in weights], list(weights.values()))
+    def open(
+        cls,
+        weights: _Weights,
+        *,
+        stages: Sequence[tuple[int, _Weights]] = (),
+        **options: Any,
+    ) -> Mixture:
+        """Opens the folders in `weights`, which has their relative shares, and in those of later stages.
+
+        Mixture.open({"web/train": 9, "code/train": 1}, stages=[(900_000, {"web/train": 1, "textbooks/train": 1})])
+
+        Options are those of `Dataset.open`. A stage does not read folders that its weights do not name.
+        """
+        all_weights = [
+            {os.fspath(path): weight for path, weight in each.items()}
+            for each in (weights, *(stage_weights for _, stage_weights in stages))
+        ]
+        paths = list(dict.fromkeys(itertools.chain.from_iterable(all_weights)))
+        first, *later = [[each.get(path, 0) for path in paths] for each in all_weights]
+        rows = [row for row, _ in stages]
+        datasets = [Dataset.open(path, **options) for path in paths]
+        return cls(datasets, first, stages=list(zip(rows, later, strict=True)))
 
     def __len__(self) -> int:
         """The number of rows."""
@@ -104,19 +152,33 @@ class Mixture:
     @property
     def fingerprint(self) -> str:
         """Identifies the rows and, up to the seed, their order. That of a single dataset is the dataset's."""
-        if len(self.datasets) == 1:
-            return self.datasets[0].fingerprint
-        return PLUS.join(
-            f"{share}×{dataset.fingerprint}"
-            for share, dataset in zip(self.shares, self.datasets, strict=True)
-        )
+        return self.fingerprint_before(self.stages[-1].first_row + 1)
+
+    def fingerprint_before(self, row: int) -> str:
+        """Identifies the rows before row `row` of the stream: only the stages that begin before it count."""
+        parts = []
+        for stage in self.stages:
+            if 0 < stage.first_row < row:
+                parts.append(f"from {stage.first_row}")
+            if stage.first_row < max(row, 1):
+                parts += [
+                    dataset.fingerprint if share == PERIOD else f"{share}×{dataset.fingerprint}"
+                    for share, dataset in zip(stage.shares, self.datasets, strict=True)
+                    if share
+                ]
+        return PLUS.join(parts)
 
     def __repr__(self) -> str:
-        parts = ", ".join(
-            f"{share / PERIOD:g} of {dataset.path!r}"
-            for share, dataset in zip(self.shares, self.datasets, strict=True)
+        stages = "; ".join(
+            (f"from row {stage.first_row} " if stage.first_row else "")
+            + ", ".join(
+                f"{share / PERIOD:g} of {dataset.path!r}"
+                for share, dataset in zip(stage.shares, self.datasets, strict=True)
+                if share
+            )
+            for stage in self.stages
         )
-        return f"Mixture({len(self)} rows of {self.max_length} tokens: {parts})"
+        return f"Mixture({len(self)} rows of {self.max_length} tokens: {stages})"
 
     def _repr_html_(self) -> str:
         """Shows the first rows of each dataset in a notebook."""
@@ -173,9 +235,34 @@ class Mixture:
         ]
 
 
-def _is_weight(value: Any) -> bool:
-    """Whether a value is a finite number above 0."""
-    return isinstance(value, Real) and not isinstance(value, bool) and 0 < value < math.inf
+def _stage_shares(
+    datasets: Sequence[Dataset], weights: Sequence[float | None], *, zero: bool
+) -> tuple[int, ...]:
+    """Returns the shares of a stage, which need not read all datasets if `zero`; see `Mixture` for the exceptions."""
+    if not datasets or len(weights) != len(datasets):
+        raise ValueError(f"{len(weights)} weights for {len(datasets)} datasets; give one for each dataset")
+    for dataset, weight in zip(datasets, weights, strict=True):
+        if weight is not None and not _is_weight(weight, zero=zero):
+            raise ValueError(f"{dataset.path}: its weight is {weight!r:.80}, not a number above 0")
+    values = [
+        len(dataset) if weight is None else weight for dataset, weight in zip(datasets, weights, strict=True)
+    ]
+    if not any(values):
+        raise ValueError("all weights of a stage are 0; give at least one dataset a weight above 0")
+    shares = _shares(values)
+    for dataset, value, share in zip(datasets, values, shares, strict=True):
+        if value and not share:
+            raise DatasetError(
+                f"{dataset.path}: its weight is {value:g} of {sum(values):g}, less than one row in {PERIOD}; "
+                "increase its weight or remove it"
+            )
+    return shares
+
+
+def _is_weight(value: Any, *, zero: bool) -> bool:
+    """Whether a value is a finite number above 0, or 0 if `zero`."""
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    return is_number and (0 < value < math.inf or (zero and value == 0))
 
 
 def _shares(weights: Sequence[float]) -> tuple[int, ...]:

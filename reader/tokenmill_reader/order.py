@@ -5,6 +5,9 @@ all read equally many rows. A host reads its shards in windows and permutes the 
 
 If the number of hosts changes within an epoch, its remaining rows are divided again, in the order in which the
 former hosts would have read them. Later epochs do not depend on the former numbers. So no row is lost or repeated.
+
+The stages of a mixture only change how often the next row is one of a dataset, not which row of it. So each of its rows
+is read once in an epoch, over any stages, and the rows before a stage do not depend on it.
 """
 
 from __future__ import annotations
@@ -94,13 +97,19 @@ class Order:
         )
         self._check_arguments()
         self._described_data = repr(data)
-        datasets, shares = ((data,), (PERIOD,)) if isinstance(data, Dataset) else (data.datasets, data.shares)
+        mixture = Mixture([data], [None]) if isinstance(data, Dataset) else data
+        datasets = mixture.datasets
         self._check_shards(datasets)
-        self._schedule = schedule(shares, seed=self.seed)
-        self._first_rows = [0] if isinstance(data, Dataset) else data.first_rows.tolist()
-        self._per_period = np.bincount(self._schedule, minlength=len(datasets))
-        rows_read = self._rows_read_before_changes()
-        own_rows = self._rows_before(self.changes[-1][0] * (self.batch_size // self.hosts))
+        self._stages = [
+            _Stage(
+                -(-stage.first_row // self.batch_size), schedule(stage.shares, seed=self.seed), len(datasets)
+            )
+            for stage in mixture.stages
+        ]
+        self._first_rows = mixture.first_rows.tolist()
+        last_change = self.changes[-1][0]
+        rows_read = np.stack([self.rows_read(step) for step, _ in self.changes])
+        own_rows = self._host_rows(last_change, self.batch_size // self.hosts)
         self._offsets = (rows_read[-1] + self.host) // self.hosts - own_rows
         self._streams = [
             _Stream(
@@ -151,13 +160,28 @@ class Order:
                     "prepare the dataset with a smaller --shard_size, or use fewer hosts"
                 )
 
-    def _rows_read_before_changes(self) -> np.ndarray:
-        """Returns the rows of each dataset that all hosts read before each change, int64[changes, datasets]."""
-        rows_read = np.zeros((len(self.changes), self._per_period.size), np.int64)
-        for index, ((start, hosts), (end, _)) in enumerate(itertools.pairwise(self.changes)):
-            before, after = (self._rows_before(step * (self.batch_size // hosts)) for step in (start, end))
-            rows_read[index + 1] = rows_read[index] + (after - before) * hosts
-        return rows_read
+    def rows_read(self, step: int) -> np.ndarray:
+        """Returns how many rows of each dataset all hosts read in the steps before `step`, int64[datasets].
+
+        Divided by the numbers of rows in the datasets, these are their epochs.
+        """
+        rows = np.zeros(len(self._first_rows), np.int64)
+        ends = [start for start, _ in self.changes[1:]] + [step]
+        for (start, hosts), end in zip(self.changes, ends, strict=True):
+            before, after = (
+                self._host_rows(min(each, step), self.batch_size // hosts) for each in (start, end)
+            )
+            rows += (after - before) * hosts
+        return rows
+
+    def _host_rows(self, step: int, count: int) -> np.ndarray:
+        """Returns the rows of each dataset in the steps before `step` of `count` rows each, int64[datasets]."""
+        rows = np.zeros(len(self._first_rows), np.int64)
+        ends = [stage.first_step for stage in self._stages[1:]] + [step]
+        for stage, end in zip(self._stages, ends, strict=True):
+            before, after = (stage.rows_before(min(each, step) * count) for each in (stage.first_step, end))
+            rows += after - before
+        return rows
 
     def rows(self, step: int) -> np.ndarray:
         """Returns the numbers of the rows that this host reads in a step, int64[batch_size // hosts].
@@ -175,9 +199,10 @@ class Order:
         start = step * count
         if len(self._streams) == 1:
             return self._streams[0].rows(start + int(self._offsets[0]), count)
-        dataset_index = self._schedule[(start + np.arange(count)) % PERIOD]
+        stage = next(each for each in reversed(self._stages) if each.first_step <= step)
+        dataset_index = stage.schedule[(start + np.arange(count)) % PERIOD]
         row_numbers = np.empty(count, np.int64)
-        rows_before = self._rows_before(start) + self._offsets
+        rows_before = self._host_rows(step, count) + self._offsets
         for index, stream in enumerate(self._streams):
             positions = np.flatnonzero(dataset_index == index)
             row_numbers[positions] = (
@@ -185,11 +210,19 @@ class Order:
             )
         return row_numbers
 
-    def _rows_before(self, position: int) -> np.ndarray:
-        """Returns the rows from each dataset before row `position` of a host's stream, int64[datasets]."""
+
+class _Stage:
+    """A stage of a mixture from step `first_step` on."""
+
+    def __init__(self, first_step: int, schedule: np.ndarray, datasets: int) -> None:
+        self.first_step, self.schedule = first_step, schedule
+        self._per_period = np.bincount(schedule, minlength=datasets)
+
+    def rows_before(self, position: int) -> np.ndarray:
+        """Returns the rows of each dataset before row `position` of a host of this stage alone, int64[datasets]."""
         periods, offset = divmod(position, PERIOD)
         return periods * self._per_period + np.bincount(
-            self._schedule[:offset], minlength=self._per_period.size
+            self.schedule[:offset], minlength=self._per_period.size
         )
 
 

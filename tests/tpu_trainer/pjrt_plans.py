@@ -148,18 +148,20 @@ def plans_of(name: str, extent: str) -> dict[str, MeshConfig]:
 
 
 def results(executor: StepExecutor, rows: RowStream, validation: Any, *, steps: int) -> dict[str, Any]:
-    """Returns the loss of each step, sums of a batch with the average of the weights, and the state."""
+    """Returns the loss and the sources' sums of each step, sums of a batch with the weights' average, and the state."""
     batches = iter(executor.distribute(rows.batches(0)))
-    losses = []
+    losses, sources = [], []
     for step in range(steps):
         executor.train(batches, range(step, step + 1))
         sums = executor.sums()
         losses.append(sums.loss / sums.targets)
+        sources.append([[value / BATCH for value in source] for source in sums.sources])
         executor.clear_sums()
     with executor.evaluated_weights():
         average = executor.evaluate(next(iter(executor.distribute(validation))))
     assert executor.non_finite() is None
-    return {"losses": losses, "average": average, "state": joined(executor.state())}
+    state = joined(executor.state())
+    return {"losses": losses, "sources": sources, "average": average, "state": state}
 
 
 def collective_counts(executor: PjrtExecutor) -> dict[str, int]:
@@ -182,6 +184,7 @@ def largest_differences(actual: dict[str, Any], expected: dict[str, Any]) -> dic
 
     return {
         "losses": difference("losses"),
+        "sources": difference("sources"),
         "average": difference("average") / expected["average"].targets,
         "state": state[worst_name],
         "worst": worst_name,
@@ -189,7 +192,7 @@ def largest_differences(actual: dict[str, Any], expected: dict[str, Any]) -> dic
 
 
 def main(dataset: str, scratch: str, extent: str) -> None:
-    train = open_mixture({f"{dataset}/train": None})
+    train = open_mixture({f"{dataset}/train": 3, f"{dataset}/validation": 1})
     split = open_split(f"{dataset}/validation")
     vocabulary = load_vocabulary(train.datasets[0], "mlm")
     cache = LoweringCache(Path(scratch))
@@ -206,6 +209,7 @@ def main(dataset: str, scratch: str, extent: str) -> None:
                 vocabulary=vocabulary,
                 max_length=train.max_length,
                 target=Target(division=division),
+                first_rows=train.first_rows.tolist(),
             )
 
         reference = task(Division())

@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_manifest, write_split
@@ -67,7 +68,7 @@ def test_a_hostile_value_in_any_field_is_named(split_folder: Path) -> None:
                 try:
                     split = open_split(str(split_folder))
                     load_vocabulary(split)
-                    describe(Mixture([split], [1]), None)
+                    describe(Mixture([split], [1]), np.array([1]), {})
                 except UsageError:
                     refusals += 1
                 else:

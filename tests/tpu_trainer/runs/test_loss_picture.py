@@ -55,6 +55,21 @@ def test_labels_do_not_overlap() -> None:
         assert below or beside, (one.text, other.text)
 
 
+def test_each_validation_split_has_a_curve_and_a_label() -> None:
+    splits = {f"split-{number}": {"loss": 5.0 + number} for number in range(4)}
+    records = [{"step": 1, "loss": 9.0}]
+    records += [{"step": step, "eval": {"loss": 5.0, "splits": splits}} for step in (1, 9)]
+    picture = loss_picture(records, title="", baselines={})
+    lines, texts, dots = lines_of(picture)
+    assert len(lines) == 5 and dots == 8
+    assert {"training loss 9.000", "split-0 5.000", "split-3 8.000"} <= set(texts)
+    labels = [
+        text for text in ElementTree.fromstring(picture).iter(f"{SVG}text") if "split-" in (text.text or "")
+    ]
+    assert len({(text.attrib["x"], text.attrib["y"]) for text in labels}) == 4
+    assert len({text.attrib["class"] for text in labels}) == 4
+
+
 def test_text_is_readable_at_the_width_of_a_phone() -> None:
     root = ElementTree.fromstring(loss_picture([{"step": 1, "loss": 5.0}], title="", baselines={}))
     assert 360 / float(root.attrib["width"]) * float(root.attrib["font-size"]) >= 9

@@ -182,16 +182,18 @@ def test_micro_batches_that_start_later_are_not_computed(vocabulary: Vocabulary)
 
 def test_evaluation_does_not_depend_on_batch_size(dataset: Path, vocabulary: Vocabulary) -> None:
     task = task_of(vocabulary)
+    executor = TensorFlowExecutor(task, tf.distribute.get_strategy())
     figures = [
         Evaluator(
-            TensorFlowExecutor(task, tf.distribute.get_strategy()),
+            executor,
             split=open_split(str(dataset / "validation")),
             vocabulary=vocabulary,
             batch_size=batch_size,
             batch_size_option="batch_size",
         ).run()
-        for batch_size in (67, 16, 5)
+        for batch_size in (67, 16, 16, 5)
     ]
+    assert executor.evaluation_function.experimental_get_tracing_count() == 3  # equal shapes share a program
     assert {f.rows for f in figures} == {67}
     # 66 full rows of 16 tokens and one of 8, with 14 and 7 that can be chosen: 0.3 · 16 and 0.3 · 8.
     assert {f.targets for f in figures} == {66 * 5 + 2}

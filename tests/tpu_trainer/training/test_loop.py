@@ -48,7 +48,7 @@ class NumpyExecutor(StepExecutor):
     replicas = 1
 
     def __init__(self, *, signal_at: int | None = None, diverges_at: int | None = None) -> None:
-        self.values = {"weights": np.zeros(3), "running": np.zeros(len(RunningSums._fields))}
+        self.values = {"weights": np.zeros(3), "running": np.zeros(RunningSums.size(0))}
         self.calls: list[range] = []
         self._signal_at = signal_at
         self._diverges_at = diverges_at
@@ -73,6 +73,9 @@ class NumpyExecutor(StepExecutor):
 
     def evaluate(self, batch: Any) -> BatchSums:
         return BatchSums(1.0 / (1 + self.values["weights"][2]), 1.0, 1.0, 1.0)
+
+    def row_losses(self, batch: Any, count: int) -> np.ndarray:
+        raise NotImplementedError
 
     def evaluated_weights(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -112,6 +115,7 @@ def run_of(
     strict: bool = False,
     tokenizer: Path | None = None,
     speed: Speed | None = None,
+    splits: dict[str, str] | None = None,
     **train: Any,
 ) -> tuple[Run, NumpyExecutor]:
     defaults = {"log_every": 5, "evaluate_every": 6, "checkpoint_every": 7, "keep_checkpoints": 9}
@@ -130,13 +134,16 @@ def run_of(
         folder=RunFolder(str(path), writable=writable),
         rows=RowStream(data=data, batch_size=ROWS, seed=0, window_shards=2),
         executor=executor,
-        evaluator=Evaluator(
-            executor,
-            split=open_split(str(dataset / "validation")),
-            vocabulary=vocabulary,
-            batch_size=ROWS,
-            batch_size_option="batch_size",
-        ),
+        evaluators={
+            name: Evaluator(
+                executor,
+                split=open_split(str(dataset / split)),
+                vocabulary=vocabulary,
+                batch_size=ROWS,
+                batch_size_option="batch_size",
+            )
+            for name, split in (splits or {"": "validation"}).items()
+        },
         baselines={},
         model=ModelFigures(parameters=3, flops_per_row=1.0, peak_flops=None, speed=speed),
     )

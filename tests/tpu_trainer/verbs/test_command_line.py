@@ -246,7 +246,9 @@ def test_the_help_of_a_verb_begins_with_commands_to_copy(capsys: pytest.CaptureF
     assert "type: " not in text  # of Python, which is no help
 
 
-@pytest.mark.parametrize("verb", ["fit", "evaluate", "export", "fill-mask", "generate", "compile-check"])
+@pytest.mark.parametrize(
+    "verb", ["plan", "fit", "evaluate", "export", "fill-mask", "generate", "compile-check"]
+)
 def test_the_examples_in_the_help_are_valid_commands(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

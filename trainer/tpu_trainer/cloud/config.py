@@ -231,9 +231,11 @@ class LaunchConfig(FitConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        names = [("output_dir", self.output_dir), ("data.validation", self.data.validation)]
+        names = [("output_dir", self.output_dir)]
+        names += [("data.validation", path) for path in self.data.validation_folders.values()]
+        names += [("data.choices", path) for path in self.data.choices_files.values()]
         names += [("data.tokenizer", self.data.tokenizer), ("model.init_from", self.model.init_from)]
-        names += [("data.train", path) for path in self.data.train_weights]
+        names += [("data.train", path) for path in self.data.train_folders]
         for name, path in names:
             if path is not None and not path.startswith("gs://"):
                 raise UsageError(

@@ -17,6 +17,7 @@ from tpu_trainer.config.verbs import (
     ExportConfig,
     FillMaskConfig,
     GenerateConfig,
+    PlanConfig,
 )
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "ModelConfig",
     "ObjectiveName",
     "OptimizerConfig",
+    "PlanConfig",
     "Precision",
     "ProfileConfig",
     "Recompute",

@@ -68,6 +68,12 @@ class FitConfig:
         check_ranges(self, seed=SEED)
         check_mesh(self.mesh, self.training_strategy)
         require(
+            not self.data.choices or self.objective == "clm",
+            "data.choices",
+            self.data.choices,
+            "only causal models give a text's likelihood; omit it, or use --objective clm",
+        )
+        require(
             self.schedule.warmup_steps < self.train.steps,
             "schedule.warmup_steps",
             self.schedule.warmup_steps,

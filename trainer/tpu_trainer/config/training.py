@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Literal
 
@@ -106,6 +107,10 @@ class TrainConfig:
         """Returns the rows of all steps before `step`, counted from 0."""
         micro_batches = sum(max(0, step - start) for start in self.micro_batch_starts)
         return micro_batches * self.batch_size // self.accumulation
+
+    def steps_for(self, rows: int) -> int:
+        """Returns the fewest steps that have `rows` rows."""
+        return bisect_left(range(2**62), rows, key=self.rows_before)
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ class EvaluateConfig:
 
     run: str
     """Folder that `fit` wrote."""
-    data: str | None = None
-    """Folder of the split; default: the run's data.validation."""
+    data: str | dict[str, str] | None = None
+    """Folder of the split, or a mapping of names to folders; default: the run's data.validation."""
     batch_size: int | None = None
     """Rows in a step, over all replicas; default: the run's batch size. The figures do not depend on it."""
     output: str | None = None
@@ -140,6 +140,22 @@ class GenerateConfig:
             value = getattr(self, name)
             rule = "nothing is sampled with --temperature 0; set a temperature"
             require(value is None or self.temperature > 0, name, value, rule)
+
+
+@dataclass(frozen=True)
+class PlanConfig(FitConfig):
+    """Shows what a run would read: tokens, epochs and repeats of each source in each stage.
+
+    Examples:
+        tokenmill-trainer plan --config tiny-clm --data.train '{A/train: 3, B/train: 1}' --train.steps 5000
+        tokenmill-trainer plan --config run/config.yaml --train.steps 20000
+    """
+
+    output_dir: str = ""
+    """Not used. Configurations of `fit` may contain it."""
+    data: DataConfig = field(kw_only=True)
+    json: bool = field(default=False, metadata={"argument": {"action": "store_true"}})
+    """Print the figures as a JSON document."""
 
 
 @dataclass(frozen=True)

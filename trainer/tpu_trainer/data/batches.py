@@ -178,12 +178,19 @@ class RowStream(NumberedBatches):
 
         Row r belongs to micro-batch r % micro-batches, as in Task.
         """
-        before = int(np.maximum(number - self._starts, 0).sum())
+        before = self._micro_batches_before(number)
         count = int((self._starts <= number).sum())
         rows = np.full((self._order.batch_size, self._starts.size), -1, np.int64)
         stream = np.concatenate([self._order.rows(before + index) for index in range(count)])
         rows[:, :count] = stream.reshape(-1, count)
         return rows.reshape(-1)
+
+    def rows_read(self, step: int) -> np.ndarray:
+        """Returns the rows of each dataset in the steps before `step`, int64[datasets]."""
+        return self._order.rows_read(self._micro_batches_before(step))
+
+    def _micro_batches_before(self, step: int) -> int:
+        return int(np.maximum(step - self._starts, 0).sum())
 
     def records(self, step: int) -> list[tuple[str, int]]:
         """Returns (shard's file, slot in it) of each row of step `step`, counted from 0.

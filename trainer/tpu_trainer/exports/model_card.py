@@ -64,16 +64,28 @@ def _metadata(
         "pipeline_tag": task,
         "tags": [config.model.type, "tpu_trainer"],
     }
-    validation = next((entry for entry in data if entry["use"] == "validation"), None)
-    if evaluation is not None and validation is not None:
-        metrics = [{"type": name, "value": evaluation[name]} for name in _METRICS if evaluation.get(name)]
-        result = {
+    names = {entry["use"]: entry["name"] for entry in data}
+    results = [
+        {
             "task": {"type": task},
-            "dataset": {"name": validation["name"], "type": validation["name"]},
-            "metrics": metrics,
+            "dataset": {"name": names[use], "type": names[use]},
+            "metrics": [{"type": name, "value": figures[name]} for name in _METRICS if figures.get(name)],
         }
-        metadata["model-index"] = [{"name": config.model.type, "results": [result]}]
+        for use, figures in _evaluated_splits(evaluation).items()
+        if use in names
+    ]
+    if results:
+        metadata["model-index"] = [{"name": config.model.type, "results": results}]
     return metadata
+
+
+def _evaluated_splits(evaluation: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
+    """Returns the use of each validation split in data.json → its figures."""
+    if evaluation is None:
+        return {}
+    if "splits" not in evaluation:
+        return {"validation": evaluation}
+    return {f"validation {name}": figures for name, figures in evaluation["splits"].items()}
 
 
 def _usage(task: str) -> str:
@@ -99,10 +111,12 @@ def _data_table(data: list[dict[str, Any]]) -> str:
 
 
 def _results(training: dict[str, Any] | None, evaluation: dict[str, Any] | None) -> str:
-    lines = ["| figure | training, last steps | validation |", "|---|---|---|"]
+    splits = _evaluated_splits(evaluation) or {"validation": {}}
+    columns = {"training, last steps": training or {}} | splits
+    lines = [f"| figure | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     for name in _METRICS:
-        values = [None if record is None else record.get(name) for record in (training, evaluation)]
+        values = [figures.get(name) for figures in columns.values()]
         if any(value is not None for value in values):
             cells = ["–" if value is None else f"{value:.4f}" for value in values]
-            lines.append(f"| {name.replace('_', ' ')} | {cells[0]} | {cells[1]} |")
+            lines.append(f"| {name.replace('_', ' ')} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n\nLosses are in nats per predicted token.\n"

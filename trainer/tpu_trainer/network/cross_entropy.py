@@ -49,8 +49,11 @@ def cross_entropy_sums(
     z_loss: float = 0.0,
     max_logits: int | None = None,
     shards: int = 1,
-) -> tuple[tf.Tensor, tf.Tensor]:
+    sources: Sources | None = None,
+) -> tuple[tf.Tensor, ...]:
     """Returns the weighted sums of the cross-entropy, in nats, and of correct predictions: float32 scalars.
+
+    With `sources`, also returns both sums of each source: float32[count, 2].
 
     Factors of products have `hidden`'s dtype; sums and the softmax are float32. In training, logits are rounded to
     `hidden`'s dtype first, as in Megatron-LM: in bfloat16, this halves the loss's memory traffic. Rounding causes ties:
@@ -68,6 +71,7 @@ def cross_entropy_sums(
         max_logits: Maximum number of logits per chunk and shard; None: as many as the matrix has elements, in
             bounds.
         shards: Groups of devices that divide the positions in one program. Each chunk has positions of all of them.
+        sources: The source of each position, int32[N].
     """
     count, padded_size = hidden.shape[0] // shards, output.matrix.shape[0]
     if max_logits is None:
@@ -75,6 +79,7 @@ def cross_entropy_sums(
     positions = _Positions(
         targets=tf.reshape(targets, [shards, count]),
         weights=tf.reshape(weights, [shards, count]),
+        sources=sources and Sources(tf.reshape(sources.numbers, [shards, count]), sources.count),
         chunk=_chunk_size(count, max(1, math.ceil(count * padded_size / max_logits))),
     )
 
@@ -91,6 +96,15 @@ def cross_entropy_sums(
     return sums(hidden, output.matrix, output.bias)[0]
 
 
+class Sources(NamedTuple):
+    """The sources of rows or positions."""
+
+    numbers: tf.Tensor
+    """int32, from 0."""
+    count: int
+    """The number of sources."""
+
+
 class _Positions(NamedTuple):
     """The positions of a batch, divided into shards."""
 
@@ -98,6 +112,8 @@ class _Positions(NamedTuple):
     """int32[shards, N / shards]."""
     weights: tf.Tensor
     """float32[shards, N / shards]."""
+    sources: Sources | None
+    """int32[shards, N / shards]."""
     chunk: int
     """Positions of each shard in a chunk."""
 
@@ -130,21 +146,27 @@ def _sums_and_gradient(
     positions: _Positions,
     loss: _Loss,
     training: bool,
-) -> tuple[tuple[tf.Tensor, tf.Tensor], Callable[..., tuple[tf.Tensor, tf.Tensor, tf.Tensor]]]:
+) -> tuple[tuple[tf.Tensor, ...], Callable[..., tuple[tf.Tensor, tf.Tensor, tf.Tensor]]]:
     """Returns the sums of `cross_entropy_sums`, and their gradient with respect to hidden, matrix and bias."""
     logits_dtype = hidden.dtype if training else tf.float32
     shards, count = positions.targets.shape
     size, width = positions.chunk, hidden.shape[1]
     chunks = -(-count // size)
     narrow = tf.cast(matrix, hidden.dtype)
+    sources = positions.sources
     # The last chunk is filled up with positions of weight 0.
     inputs = [
         tf.pad(values, [[0, 0], [0, chunks * size - count]] + [[0, 0]] * (len(values.shape) - 2))
-        for values in (tf.reshape(hidden, [shards, count, width]), positions.targets, positions.weights)
+        for values in (
+            tf.reshape(hidden, [shards, count, width]),
+            positions.targets,
+            positions.weights,
+            *([] if sources is None else [sources.numbers]),
+        )
     ]
 
     def add_chunk(number: tf.Tensor, sums: tuple[tf.Tensor, ...], d_hidden: Any) -> tuple[Any, ...]:
-        part, targets, weights = (
+        part, targets, weights, *numbers = (
             tf.slice(values, [0, number * size, *rest], [shards, size, *values.shape[2:]])
             for values in inputs
             for rest in [[0] * (len(values.shape) - 2)]
@@ -152,8 +174,11 @@ def _sums_and_gradient(
         rounded = _round(
             _product(tf.reshape(part, [-1, width]), narrow, transpose_b=True) + masked_bias, logits_dtype
         )
-        loss_sum, correct_sum, d_logits = _chunk_sums(rounded, targets, weights, loss)
-        additions: tuple[tf.Tensor, ...] = (loss_sum, correct_sum)
+        losses, correct, d_logits = _chunk_losses(rounded, targets, weights, loss)
+        additions: tuple[tf.Tensor, ...] = (tf.reduce_sum(losses), tf.reduce_sum(correct))
+        if sources is not None:
+            both = tf.reshape(tf.concat([losses, correct], axis=1), [shards, size, 2])
+            additions += (sums_of_sources(both, Sources(*numbers, sources.count)),)
         if training:
             d_bias = tf.reduce_sum(tf.reshape(d_logits, [shards, size, -1]), axis=1)
             d_logits = tf.cast(d_logits, hidden.dtype)
@@ -165,8 +190,10 @@ def _sums_and_gradient(
 
     sums: tuple[tf.Tensor, ...] = (tf.zeros([]), tf.zeros([]))
     d_hidden: Any = ()
+    # Sums of each shard, which the devices add up once, after the last chunk.
+    if sources is not None:
+        sums += (tf.zeros([shards, sources.count, 2]),)
     if training:
-        # Sums of each shard, which the devices add up once, after the last chunk.
         sums += (tf.zeros([shards, *matrix.shape]), tf.zeros([shards, *masked_bias.shape]))
         d_hidden = tf.TensorArray(hidden.dtype, size=chunks, element_shape=[shards, size, width])
     # A loop runs one chunk after the other: in parallel, they would need the memory of all logits.
@@ -178,21 +205,29 @@ def _sums_and_gradient(
         parallel_iterations=1,
     )
 
-    def gradient(d_loss: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def gradient(d_loss: tf.Tensor, *_: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         d_rows = tf.reshape(tf.transpose(d_hidden.stack(), [1, 0, 2, 3]), [shards, chunks * size, width])
         return (
             tf.cast(d_loss, hidden.dtype) * tf.reshape(d_rows[:, :count], hidden.shape),
-            d_loss * tf.reduce_sum(sums[2], axis=0),
-            d_loss * tf.reduce_sum(sums[3], axis=0),
+            d_loss * tf.reduce_sum(sums[-2], axis=0),
+            d_loss * tf.reduce_sum(sums[-1], axis=0),
         )
 
-    return (sums[0], sums[1]), gradient
+    by_source = () if sources is None else (tf.reduce_sum(sums[2], axis=0),)
+    return (sums[0], sums[1], *by_source), gradient
 
 
-def _chunk_sums(
+def sums_of_sources(values: tf.Tensor, sources: Sources) -> tf.Tensor:
+    """Returns the sums of `values`, float32[…, n, k], of each source: float32[…, count, k]."""
+    # Not a product, which a TPU would round.
+    chosen = sources.numbers[..., None] == tf.range(sources.count)
+    return tf.reduce_sum(tf.where(chosen[..., None], values[..., None, :], 0.0), axis=-3)
+
+
+def _chunk_losses(
     rounded: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, loss: _Loss
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns the sums of a chunk, and the gradient of its loss, z-loss included, with respect to `rounded`.
+    """Returns the losses of a chunk, and the gradient of their sum, z-loss included, with respect to `rounded`.
 
     Args:
         rounded: The logits before their soft cap, float32 or bfloat16 [n, V].
@@ -201,7 +236,7 @@ def _chunk_sums(
         loss: The formula.
 
     Returns:
-        The weighted sums of the cross-entropy and of correct predictions, float32 scalars; and float32[n, V].
+        The weighted cross-entropy and share of correct predictions of each position, float32[n, 1]; and float32[n, V].
     """
     highest = tf.cast(tf.reduce_max(rounded, axis=-1, keepdims=True), tf.float32)
     logits = tf.cast(rounded, tf.float32)
@@ -228,7 +263,7 @@ def _chunk_sums(
     if loss.soft_cap is not None:
         d_logits *= 1 - tf.square(capped / loss.soft_cap)
     losses = log_z - _cap(target_logits, loss.soft_cap)
-    return tf.reduce_sum(losses * weight), tf.reduce_sum(share * weight), d_logits * weight
+    return losses * weight, share * weight, d_logits * weight
 
 
 def _cap(logits: tf.Tensor, soft_cap: float | None) -> tf.Tensor:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tpu_trainer.config import ObjectiveName
 from tpu_trainer.data.vocabulary import Vocabulary
-from tpu_trainer.network.cross_entropy import OutputWeights, cross_entropy_sums, mask_padded_ids
+from tpu_trainer.network.cross_entropy import OutputWeights, Sources, cross_entropy_sums, mask_padded_ids
 from tpu_trainer.network.decoding import Cache, decode
 from tpu_trainer.network.initial_values import InitialValues
 from tpu_trainer.network.transformer import Computation, Inputs, head_input, hidden_states
@@ -51,10 +51,11 @@ class LanguageModel:
         weights: tf.Tensor,
         positions: tf.Tensor | None = None,
         training: bool = False,
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        sources: Sources | None = None,
+    ) -> tuple[tf.Tensor, ...]:
         """Returns the weighted sums of the cross-entropy, in nats, and of correct predictions, and the layers' loss.
 
-        They are float32 scalars.
+        They are float32 scalars. With `sources`, also returns both sums of each source: float32[count, 2].
 
         Args:
             inputs: B rows of L tokens.
@@ -62,6 +63,7 @@ class LanguageModel:
             weights: float32[B, T].
             positions: int32[B, T], positions of the targets; None: all, T = L.
             training: Whether gradients follow.
+            sources: The source of each row, int32[B].
         """
         values, division = self._values(), self.computation.division
         if positions is not None:
@@ -70,9 +72,12 @@ class LanguageModel:
         elif (order := division.order(self.network.architecture, targets.shape[1])) is not None:
             inputs = inputs.ordered(order)
             targets, weights = (tf.gather(x, order, axis=1) for x in (targets, weights))
+        if sources is not None:
+            numbers = division.by_row_group(tf.broadcast_to(sources.numbers[:, None], targets.shape))
+            sources = Sources(tf.reshape(division.by_group(numbers), [-1]), sources.count)
         targets, weights = map(division.by_row_group, (targets, weights))
         hidden, layers_loss = self._hidden(values, inputs, positions, training=training)
-        loss, correct = cross_entropy_sums(
+        loss, correct, *by_source = cross_entropy_sums(
             hidden=tf.reshape(division.by_group(hidden), [-1, hidden.shape[-1]]),
             output=self._output(values),
             targets=tf.reshape(division.by_group(targets), [-1]),
@@ -81,8 +86,9 @@ class LanguageModel:
             training=training,
             z_loss=self._z_loss,
             shards=division.groups,
+            sources=sources,
         )
-        return loss, correct, layers_loss
+        return loss, correct, layers_loss, *by_source
 
     def logits_at(self, inputs: Inputs, *, positions: tf.Tensor | None = None) -> tf.Tensor:
         """Returns float32[B, T, V] logits at `positions` (int32[B, T]; None: at all).

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
+from tpu_trainer.network.cross_entropy import Sources, sums_of_sources
 from tpu_trainer.network.dropout import DropoutKey
 from tpu_trainer.network.masking import Masking
 from tpu_trainer.network.model import LanguageModel
@@ -57,9 +59,24 @@ class Objective(ABC):
         self.predicted_positions = predicted_positions
         """Number of positions per row that the output layer computes."""
 
-    @abstractmethod
     def sums(self, batch: Batch, randomness: Randomness) -> BatchSums:
         """Returns the sums of `batch` (see batches.py)."""
+        return self.sums_by_source(batch, randomness, ())[0]
+
+    @abstractmethod
+    def sums_by_source(
+        self, batch: Batch, randomness: Randomness, first_rows: Sequence[int]
+    ) -> tuple[BatchSums, tf.Tensor]:
+        """Returns the sums of `batch`, and those of each source.
+
+        Args:
+            batch: From batches.py.
+            randomness: Determines masks and dropout.
+            first_rows: The number of each source's first row, ascending from 0. (): no sources.
+
+        Returns:
+            The sums, and float32[sources, 4]: loss, correct, targets and tokens of padding of each source.
+        """
 
     def attention_mask(self, batch: Batch) -> tf.Tensor | None:
         """Returns int32[B, L], 1 for real tokens; None if all tokens are real.
@@ -76,12 +93,13 @@ class Objective(ABC):
         batch: Batch,
         input_ids: tf.Tensor,
         randomness: Randomness,
+        first_rows: Sequence[int],
         *,
         targets: tf.Tensor,
         weights: tf.Tensor,
         positions: tf.Tensor | None = None,
-    ) -> BatchSums:
-        """Returns the sums of `batch`; for the arguments, see LanguageModel.loss_sums."""
+    ) -> tuple[BatchSums, tf.Tensor]:
+        """Returns the sums of `sums_by_source`; for the arguments, see also LanguageModel.loss_sums."""
         attention_mask = self.attention_mask(batch)
         inputs = Inputs(
             input_ids,
@@ -90,19 +108,34 @@ class Objective(ABC):
             batch.get("segment_ids"),
             randomness.dropout(batch),
         )
-        loss, correct, layers_loss = self.model.loss_sums(
-            inputs, targets=targets, weights=weights, positions=positions, training=randomness.training
+        sources = None
+        if first_rows:
+            is_after = batch["row"][:, None] >= tf.constant(first_rows[1:], tf.int32)
+            sources = Sources(tf.reduce_sum(tf.cast(is_after, tf.int32), axis=1), len(first_rows))
+        loss, correct, layers_loss, *by_source = self.model.loss_sums(
+            inputs,
+            targets=targets,
+            weights=weights,
+            positions=positions,
+            training=randomness.training,
+            sources=sources,
         )
         count = tf.reduce_sum(weights)
         # The layers' loss is a mean and only has to be trained: the reported loss is the cross-entropy.
         penalty = layers_loss * count
         real = tf.ones_like(input_ids) if attention_mask is None else attention_mask
-        return BatchSums(
+        sums = BatchSums(
             loss + penalty - tf.stop_gradient(penalty),
             correct,
             count,
             tf.cast(tf.reduce_sum(real), tf.float32),
         )
+        if sources is None:
+            return sums, tf.zeros([0, 4])
+        of_rows = tf.stack(
+            [tf.reduce_sum(weights, axis=1), tf.cast(tf.reduce_sum(1 - real, axis=1), tf.float32)], axis=1
+        )
+        return sums, tf.concat([*by_source, sums_of_sources(of_rows, sources)], axis=1)
 
 
 class MaskedLanguageModelling(Objective):
@@ -112,7 +145,9 @@ class MaskedLanguageModelling(Objective):
         super().__init__(model=model, predicted_positions=masking.max_targets)
         self._masking = masking
 
-    def sums(self, batch: Batch, randomness: Randomness) -> BatchSums:
+    def sums_by_source(
+        self, batch: Batch, randomness: Randomness, first_rows: Sequence[int]
+    ) -> tuple[BatchSums, tf.Tensor]:
         """See Objective."""
         attention_mask = self.attention_mask(batch)
         masked = self._masking(
@@ -125,6 +160,7 @@ class MaskedLanguageModelling(Objective):
             batch,
             masked.input_ids,
             randomness,
+            first_rows,
             targets=masked.targets,
             weights=masked.weights,
             positions=masked.positions,
@@ -137,7 +173,9 @@ class CausalLanguageModelling(Objective):
     def __init__(self, *, model: LanguageModel, max_length: int) -> None:
         super().__init__(model=model, predicted_positions=max_length)
 
-    def sums(self, batch: Batch, randomness: Randomness) -> BatchSums:
+    def sums_by_source(
+        self, batch: Batch, randomness: Randomness, first_rows: Sequence[int]
+    ) -> tuple[BatchSums, tf.Tensor]:
         """See Objective.
 
         A token is a target if it and the preceding token are real and belong to the same document, and loss_mask, if
@@ -166,5 +204,10 @@ class CausalLanguageModelling(Objective):
         nothing = tf.zeros_like(ids[:, :1])
         weights = tf.concat([tf.cast(counts, tf.float32), tf.cast(nothing, tf.float32)], axis=1)
         return self._sums(
-            batch, ids, randomness, targets=tf.concat([ids[:, 1:], nothing], axis=1), weights=weights
+            batch,
+            ids,
+            randomness,
+            first_rows,
+            targets=tf.concat([ids[:, 1:], nothing], axis=1),
+            weights=weights,
         )

@@ -18,6 +18,7 @@ from dataclasses import astuple, replace
 from typing import Any
 
 import google_crc32c
+import numpy as np
 import tensorflow as tf
 
 from tpu_trainer.runs import marker
@@ -306,9 +307,11 @@ class Checkpoints:
         files.remove_tree(self.path(step))
         self._damaged.discard(step)
 
-    def read(self, step: int, shapes: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, StoredArray]]:
+    def read(
+        self, step: int, shapes: Mapping[str, Sequence[int]], *, resized: Sequence[str] = ()
+    ) -> Iterator[tuple[str, np.ndarray | StoredArray]]:
         """Yields the (name, array) pairs of a checkpoint. Arguments and errors are those of `stored_arrays`."""
-        return stored_arrays(files.join(self.path(step), _STATE), shapes)
+        return stored_arrays(files.join(self.path(step), _STATE), shapes, resized=resized)
 
     def restore(self, step: int, **state: Any) -> None:
         """Loads a checkpoint into `state`, which can be a subset of its parts.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,15 +50,18 @@ def loss_picture(records: Sequence[dict[str, Any]], *, title: str, baselines: Ma
         baselines: Name → loss to compare with, in nats.
     """
     training = _points((record["step"], record["loss"]) for record in records if "loss" in record)
-    validation = _points((record["step"], record["eval"]["loss"]) for record in records if "eval" in record)
-    levels = [loss for _, loss in training + validation] + list(baselines.values()) or [0.0, 1.0]
+    evaluations = [(record["step"], record["eval"]) for record in records if "eval" in record]
+    series = {"training loss": training} | _validation_losses(evaluations)
+    points = list(itertools.chain.from_iterable(series.values()))
+    levels = [loss for _, loss in points] + list(baselines.values()) or [0.0, 1.0]
     low, high = min(levels), max(levels)
     margin = 0.05 * (high - low) or 0.5
-    steps = [step for step, _ in training + validation] or [1]
+    steps = [step for step, _ in points] or [1]
+    lines_of_names = (len(series) + 1) // 2
     plot = Plot(
         x=Axis(label="step", low=0, high=max(steps), tick_text="{:,.0f}".format),
         y=Axis(label="loss, nats per token", low=max(low - margin, 0.0), high=high + margin),
-        width=_WIDTH, height=380, left=52, right=16, top=66, bottom=44,
+        width=_WIDTH, height=380, left=52, right=16, top=50 + _LABEL_GAP * lines_of_names, bottom=44,
     )  # fmt: skip
     parts = list(plot.frame())
     end = plot.width - plot.right
@@ -67,15 +71,24 @@ def loss_picture(records: Sequence[dict[str, Any]], *, title: str, baselines: Ma
         element("text", text(label), class_="axis", x=end, y=y - 5, text_anchor="end")
         for y, label in _spread(labels)
     ]
-    x = plot.left
-    for name, points, series in (("training loss", training, "s0"), ("validation loss", validation, "s1")):
-        if points:
-            parts.append(plot.line(points, f"{series} line"))
-            label = f"{name} {points[-1][1]:.3f}"
-            parts.append(element("text", text(label), class_=f"{series} series", x=x, y=50))
-            x += (end - plot.left) // 2
-    parts += [plot.dot(point, 2.6, "s1 dot") for point in validation]
+    for number, (name, points) in enumerate((name, points) for name, points in series.items() if points):
+        style = f"s{number and (number - 1) % 5 + 1}"
+        parts.append(plot.line(points, f"{style} line"))
+        x, y = plot.left + number % 2 * ((end - plot.left) // 2), 50 + number // 2 * _LABEL_GAP
+        label = f"{name} {points[-1][1]:.3f}"
+        parts.append(element("text", text(label), class_=f"{style} series", x=x, y=y))
+        if name != "training loss":
+            parts += [plot.dot(point, 2.6, f"{style} dot") for point in points]
     return plot.document(parts, _shortened(title))
+
+
+def _validation_losses(evaluations: Sequence[tuple[int, dict[str, Any]]]) -> dict[str, list[Point]]:
+    """Returns the name of each validation curve → its points."""
+    losses: dict[str, list[Point]] = {}
+    for step, figures in evaluations:
+        for split, each in figures.get("splits", {"validation loss": figures}).items():
+            losses.setdefault(split, []).append((step, each["loss"]))
+    return {split: _points(points) for split, points in losses.items()}
 
 
 def _points(losses: Iterable[Point]) -> list[Point]:

@@ -115,11 +115,28 @@ class _TensorBoard:
 
 
 def _flat(record: dict[str, Any]) -> dict[str, float]:
-    """Returns TensorBoard name → number: train/loss, eval/loss, …"""
+    """Returns TensorBoard name → number: train/loss, eval/loss or eval/<split>/loss, …"""
     figures = {}
     for name, value in record.items():
         if name == "eval":
-            figures |= {f"eval/{key}": number for key, number in value.items()}
+            splits = value.get("splits", {"": value})
+            figures |= {
+                f"eval/{split}{split and '/'}{key}": number
+                for split, numbers in splits.items()
+                for key, number in numbers.items()
+                if key != "choices"
+            }
+            figures |= {
+                f"choices/{name}/{key}": number
+                for name, numbers in value.get("choices", {}).items()
+                for key, number in numbers.items()
+            }
+        elif name == "sources":
+            figures |= {
+                f"sources/{source}/{key}": number
+                for source, numbers in value.items()
+                for key, number in numbers.items()
+            }
         elif name != "step" and isinstance(value, int | float):
             figures[f"train/{name}"] = value
     return figures

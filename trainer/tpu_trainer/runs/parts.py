@@ -116,12 +116,16 @@ class StoredArray:
         return np.stack(values) if self._is_stack else values[0].numpy()
 
 
-def stored_arrays(prefix: str, shapes: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, StoredArray]]:
+def stored_arrays(
+    prefix: str, shapes: Mapping[str, Sequence[int]], *, resized: Sequence[str] = ()
+) -> Iterator[tuple[str, np.ndarray | StoredArray]]:
     """Yields the (name, array) pairs of a checkpoint.
 
     Args:
         prefix: The checkpoint's.
         shapes: Name → shape of each array; can be a subset of the checkpoint.
+        resized: Names of vectors that are filled up with zeros, or cut, to their length: of sums of sources, which
+            later stages can have more or fewer of.
 
     Raises:
         UsageError: If an array is missing or has another shape or number of layers, or the checkpoint cannot be read.
@@ -132,7 +136,11 @@ def stored_arrays(prefix: str, shapes: Mapping[str, Sequence[int]]) -> Iterator[
     except (ValueError, tf.errors.OpError) as error:
         raise _unreadable(prefix, error) from error
     for name, shape in shapes.items():
-        is_stack = _is_stack(name)
+        is_stack, stored_shape = _is_stack(name), stored_shapes.get(name)
+        if name in resized and stored_shape is not None and len(stored_shape) == 1:
+            values = StoredArray(prefix, [name], stored_shape, dtypes[name], is_stack=False)[...][: shape[0]]
+            yield name, np.pad(values, (0, shape[0] - values.size))
+            continue
         names = [_layer_name(name, number) for number in range(shape[0])] if is_stack else [name]
         for each in names:
             if stored_shapes.get(each) != list(shape[is_stack:]):

@@ -33,7 +33,7 @@ _BEFORE_A_RUN = (LAUNCH_FOLDER, run_lock.NAME, "config.yaml.tmp")
 # These can change when a run continues: they do not affect what a step computes.
 _CHANGEABLE = {
     "": ("output_dir", "strategy", "mesh", "tpu", "hub_model_id", "hub_private", "strict"),
-    "data": ("train", "validation", "tokenizer", "fingerprint"),
+    "data": ("train", "stages", "validation", "choices", "tokenizer", "fingerprint"),
     "train": (
         "steps",
         "steps_per_execution",

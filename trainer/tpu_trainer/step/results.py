@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+
+class SourceSums(NamedTuple):
+    """Sums over the rows of a source."""
+
+    loss: Any
+    correct: Any
+    targets: Any
+    padding: Any
+    """Tokens of padding, which are few: float32 counts them exactly, and with the rows the real tokens."""
 
 
 class RunningSums(NamedTuple):
@@ -20,6 +31,20 @@ class RunningSums(NamedTuple):
     """Optimizer steps."""
     skipped: Any
     """Steps whose update was skipped as a loss spike."""
+    sources: tuple[SourceSums, ...] = ()
+    """The sums of each source, if there are several."""
+
+    @classmethod
+    def size(cls, sources: int) -> int:
+        """Returns the number of values in the sums with so many sources."""
+        return len(cls._fields) - 1 + sources * len(SourceSums._fields)
+
+    @classmethod
+    def of_values(cls, values: Sequence[Any]) -> RunningSums:
+        """Returns the sums of `size` values: all but the sources, then the sums of each source."""
+        own, count = cls.size(0), len(SourceSums._fields)
+        sources = (SourceSums(*values[start : start + count]) for start in range(own, len(values), count))
+        return cls(*values[:own], sources=tuple(sources))
 
 
 class NonFinite(NamedTuple):

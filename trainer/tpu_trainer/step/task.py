@@ -15,7 +15,7 @@ from tpu_trainer.network.objectives import Batch, BatchSums, Objective, Randomne
 from tpu_trainer.runs.checkpoint import State
 from tpu_trainer.step.average import WeightAverage
 from tpu_trainer.step.optimizers.optimizer import Optimizer
-from tpu_trainer.step.results import NonFinite, RunningSums
+from tpu_trainer.step.results import NonFinite, RunningSums, SourceSums
 from tpu_trainer.step.spikes import SpikeGuard, restore
 
 
@@ -35,6 +35,7 @@ class Task:
         micro_batch_starts: Sequence[int] = (),
         compile_gradients: bool,
         skip_spikes: float | None = None,
+        first_rows: Sequence[int] = (),
     ) -> None:
         """
         Args:
@@ -49,6 +50,7 @@ class Task:
             compile_gradients: Compile only the replica's part of the step with XLA. For several replicas that are not
                 TPU cores: the whole step contains communication, which XLA cannot compile there.
             skip_spikes: Standard deviations above the mean from which an update is skipped; None: skip none.
+            first_rows: The number of the first row of each source whose sums are logged, ascending from 0.
         """
         self.weights = weights
         self.average = average
@@ -58,6 +60,7 @@ class Task:
         self._clip_norm = clip_norm
         self._accumulation = accumulation
         self._micro_batch_starts = micro_batch_starts
+        self._first_rows = tuple(first_rows)
         self._spikes = None if skip_spikes is None else SpikeGuard(skip_spikes)
         self._gradients = (
             tf.function(self.gradients, jit_compile=True, autograph=False)
@@ -65,7 +68,7 @@ class Task:
             else self.gradients
         )
         # Sums since the last logged step. They are in the checkpoint, so that a resumed run logs the same figures.
-        self.running = self._record(tf.zeros([len(RunningSums._fields)]), "running_sums")
+        self.running = self._record(tf.zeros([RunningSums.size(len(self._first_rows))]), "running_sums")
         # Stored on the device, so that no step waits for the host to check its loss.
         self.non_finite_record = (
             self._record(tf.constant(0), "non_finite_step"),
@@ -95,10 +98,11 @@ class Task:
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
         )
 
-    def gradients(self, batch: Batch, step: tf.Tensor) -> tuple[BatchSums, list[tf.Tensor]]:
+    def gradients(self, batch: Batch, step: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """Returns a replica's sums and the dense gradient of its summed loss, in the order of the weights.
 
-        Does not communicate or update variables; all shapes are static.
+        The sums are those of BatchSums and, if there are sources, float32[sources, 4], SourceSums of each. Does not
+        communicate or update variables; all shapes are static.
 
         Args:
             batch: From batches.py.
@@ -114,11 +118,11 @@ class Task:
         }
 
         def add(
-            number: tf.Tensor, sums: BatchSums, gradients: list[tf.Tensor]
-        ) -> tuple[tf.Tensor, BatchSums, list[tf.Tensor]]:
+            number: tf.Tensor, sums: list[tf.Tensor], gradients: list[tf.Tensor]
+        ) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
             micro_batch = {name: values[:, number] for name, values in micro.items()}
             micro_sums, micro_gradients = self._micro_gradients(micro_batch, step)
-            sums = BatchSums(*(a + b for a, b in zip(sums, micro_sums, strict=True)))
+            sums = [a + b for a, b in zip(sums, micro_sums, strict=True)]
             return number + 1, sums, [a + b for a, b in zip(gradients, micro_gradients, strict=True)]
 
         # Static if it can be, for the compiler's estimates.
@@ -131,7 +135,7 @@ class Task:
             add,
             (
                 tf.constant(0),
-                BatchSums(*(tf.zeros([]) for _ in BatchSums._fields)),
+                self._zero_sums(),
                 [tf.zeros(variable.shape) for variable in self.weights.values()],
             ),
             maximum_iterations=self._accumulation,
@@ -139,15 +143,22 @@ class Task:
         )
         return sums, gradients
 
-    def _micro_gradients(self, batch: Batch, step: tf.Tensor) -> tuple[BatchSums, list[tf.Tensor]]:
+    def _zero_sums(self) -> list[tf.Tensor]:
+        of_sources = [tf.zeros([len(self._first_rows), len(SourceSums._fields)])] if self._first_rows else []
+        return [*(tf.zeros([]) for _ in BatchSums._fields), *of_sources]
+
+    def _micro_gradients(self, batch: Batch, step: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         with tf.GradientTape() as tape:
-            sums = self.objective.sums(batch, Randomness(self._seed, step, training=True))
+            sums, of_sources = self.objective.sums_by_source(
+                batch, Randomness(self._seed, step, training=True), self._first_rows
+            )
         gradients = tape.gradient(sums.loss, list(self.weights.values()))
         unused = [name for name, gradient in zip(self.weights, gradients, strict=True) if gradient is None]
         if unused:
             raise RuntimeError(f"no gradient reaches {unused}: the loss does not depend on them")
         # Dense, because the norm would count the slices of a tied or repeated embedding more than once.
-        return sums, [tf.convert_to_tensor(gradient) for gradient in gradients]
+        all_sums = [*sums, of_sources] if self._first_rows else [*sums]
+        return all_sums, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
     def step(self, batch: Batch, *, all_reduce: Callable[[list[Any]], list[Any]]) -> dict[str, tf.Tensor]:
         """Makes the optimizer step of one replica. compile-check compiles it with its own `all_reduce`.
@@ -158,7 +169,8 @@ class Task:
         """
         sums, gradients = self._gradients(batch, self.optimizer.step)
         sums, gradients = all_reduce([sums, gradients])
-        sums = BatchSums(*sums)
+        count = len(BatchSums._fields)
+        sums, of_sources = BatchSums(*sums[:count]), sums[count:]
         divisor = tf.maximum(sums.targets, 1.0)  # for batches without targets
         gradients = [gradient / divisor for gradient in gradients]
         norm = tf.linalg.global_norm(gradients)
@@ -167,12 +179,13 @@ class Task:
         loss = sums.loss / divisor
         self._note_non_finite(loss, norm)
         skipped = self._update(gradients, loss)
+        additions = [*sums, norm, tf.ones([]), skipped]
         self.running.assign_add(
-            tf.stack(RunningSums(*sums, gradient_norm=norm, steps=tf.ones([]), skipped=skipped))
+            tf.concat([tf.stack(additions), *(tf.reshape(each, [-1]) for each in of_sources)], axis=0)
         )
         if self.average is not None:
             self.average.update(self.optimizer.step)
-        running = RunningSums(*tf.unstack(self.running))
+        running = RunningSums.of_values(tf.unstack(self.running))
         targets = tf.maximum(running.targets, 1.0)
         return {"loss": running.loss / targets, "accuracy": running.correct / targets}
 
@@ -201,6 +214,13 @@ class Task:
     def non_finite(self) -> NonFinite | None:
         """Returns this process's first step whose loss or gradient was not finite, if any."""
         return NonFinite.from_record(*(variable.numpy() for variable in self.non_finite_record))
+
+    def row_losses(self, batch: Batch, count: int) -> tf.Tensor:
+        """Returns a replica's part of the losses of the rows of an evaluation batch of `count`, float32[count]."""
+        row = batch["row"]
+        batch = batch | {"row": tf.where(row < 0, row, row % count)}
+        randomness = Randomness(self._seed, tf.constant(0), training=False)
+        return self.objective.sums_by_source(batch, randomness, list(range(count)))[1][:, 0]
 
     def evaluation_sums(self, batch: Batch) -> BatchSums:
         """Returns a replica's sums over an evaluation batch. Every evaluation masks a row in the same way."""

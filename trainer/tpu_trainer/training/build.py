@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -37,6 +38,7 @@ def build_task(
     target: Target | None = None,
     token_counts: np.ndarray | None = None,
     initial: InitialValues | None = None,
+    first_rows: Sequence[int] = (),
 ) -> Task:
     """Builds the task of `config`. Call it in the scope of the devices.
 
@@ -47,6 +49,7 @@ def build_task(
         target: The devices; None: a single one without an attention kernel.
         token_counts: float[vocabulary.size]; determine the initial output bias. None: it is 0.
         initial: Gets the values of postponed variables.
+        first_rows: The number of the first row of each source whose sums are logged.
 
     Raises:
         UsageError: If the devices cannot divide the model, or an attention kernel does not support it.
@@ -92,6 +95,7 @@ def build_task(
         micro_batch_starts=config.train.micro_batch_starts,
         compile_gradients=target.compile_gradients,
         skip_spikes=config.train.skip_spikes,
+        first_rows=first_rows,
     )
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -15,7 +17,9 @@ from tokenmill_reader import Dataset
 from tokenmill_reader.console.elapsed import MOMENT, ticking
 from tokenmill_reader.console.terminal import shows_bars
 from tpu_trainer.config import TrainConfig
+from tpu_trainer.config.data import PLAIN_SPLIT
 from tpu_trainer.data.batches import EvaluationRows
+from tpu_trainer.data.choices import ChoiceRows
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.devices.executor import StepExecutor, check_batch_size
 from tpu_trainer.network.objectives import BatchSums
@@ -44,6 +48,59 @@ class Evaluation:
     def to_json(self) -> dict[str, float]:
         """Returns a JSON object of the known figures."""
         return {name: figure for name, figure in asdict(self).items() if figure is not None}
+
+
+class Evaluations(dict[str, Evaluation]):
+    """The figures of each validation split, by its name. The first split decides which checkpoint is the best."""
+
+    choices: dict[str, dict[str, float]]
+    """The figures of each file of multiple-choice items, by its name."""
+
+    @property
+    def loss(self) -> float:
+        """The loss of the first split."""
+        return next(iter(self.values())).loss
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the figures of the first split and, if splits have names, its name and the figures of all."""
+        splits = {name: figures.to_json() for name, figures in self.items()}
+        first = next(iter(splits))
+        figures = (
+            splits[first] if first == PLAIN_SPLIT else {"split": first, **splits[first], "splits": splits}
+        )
+        return figures | ({"choices": self.choices} if self.choices else {})
+
+    def __str__(self) -> str:
+        """The loss and accuracy of each split, and the accuracy of choices."""
+        parts = [
+            f"{name}{name and ' '}validation loss {figures.loss:.3f} accuracy {figures.accuracy:.3f}"
+            for name, figures in self.items()
+        ]
+        return ", ".join(
+            parts + [f"{name} accuracy {each['accuracy']:.3f}" for name, each in self.choices.items()]
+        )
+
+
+def evaluate_all(
+    evaluators: Mapping[str, Evaluator],
+    choices: Mapping[str, ChoiceEvaluator] = MappingProxyType({}),
+    *,
+    stop: Callable[[], bool] = lambda: False,
+) -> Evaluations | None:
+    """Evaluates the current weights on each split and on choices; returns None if `stop` returned True."""
+    figures = Evaluations()
+    figures.choices = {}
+    for name, each in choices.items():
+        answers = each.run(stop=stop)
+        if answers is None:
+            return None
+        figures.choices[name] = answers
+    for name, evaluator in evaluators.items():
+        evaluation = evaluator.run(stop=stop)
+        if evaluation is None:
+            return None
+        figures[name] = evaluation
+    return figures
 
 
 def bits_per_byte(loss: float, split: Dataset) -> float | None:
@@ -118,20 +175,45 @@ class Evaluator:
         )
 
 
+class ChoiceEvaluator:
+    """Answers multiple-choice items repeatedly, compiling once."""
+
+    def __init__(
+        self, executor: StepExecutor, *, rows: ChoiceRows, vocabulary: Vocabulary, batch_size: int
+    ) -> None:
+        self._executor = executor
+        self._choices = rows
+        self._rows = EvaluationRows(rows, batch_size=batch_size, vocabulary=vocabulary)
+        self._batches = executor.distribute(self._rows.batches())
+
+    def run(self, *, stop: Callable[[], bool]) -> dict[str, float] | None:
+        """Returns the shares of right answers of the current weights; None if `stop` returned True."""
+        losses = []
+        with self._executor.evaluated_weights():
+            for batch in itertools.islice(self._batches, self._rows.steps):
+                if stop():
+                    return None
+                losses.append(self._executor.row_losses(batch, self._rows.batch_size))
+        accuracy, by_byte = self._choices.accuracy(np.concatenate(losses)[: len(self._choices)].astype(float))
+        return {"accuracy": accuracy, "accuracy_per_byte": by_byte, "items": len(self._choices.items)}
+
+
 class Validation:
-    """Evaluates a run's validation split during training, logs and draws the figures, and saves the best weights."""
+    """Evaluates a run's validation splits during training, logs and draws the figures, and saves the best weights."""
 
     def __init__(
         self,
-        evaluator: Evaluator,
+        evaluators: Mapping[str, Evaluator],
         *,
+        choices: Mapping[str, ChoiceEvaluator] = MappingProxyType({}),
         config: TrainConfig,
         log: MetricsLog,
         picture: LossPicture,
         saver: Saver,
         stopwatch: Stopwatch,
     ) -> None:
-        self._evaluator = evaluator
+        self._evaluators = evaluators
+        self._choices = choices
         self._config = config
         self._log = log
         self._picture = picture
@@ -158,15 +240,15 @@ class Validation:
         every = self._config.evaluate_every
         return every is not None and passes(steps, every) and steps.stop != self._config.steps
 
-    def run(self, step: int, *, stop: Callable[[], bool]) -> Evaluation | None:
+    def run(self, step: int, *, stop: Callable[[], bool]) -> Evaluations | None:
         """Evaluates the weights after `step` updates; returns None if `stop` returned True."""
         with self._stopwatch.paused():
-            figures = self._evaluator.run(stop=stop)
+            figures = evaluate_all(self._evaluators, self._choices, stop=stop)
             if figures is None:
                 return None
             self._log.append({"step": step, "eval": figures.to_json()})
             if step < self._config.steps:
-                _log.info(f"step {step}: validation loss {figures.loss:.3f} accuracy {figures.accuracy:.3f}")
+                _log.info(f"step {step}: {figures}")
             self._picture.draw(self._log.records)
         self._saver.save_if_best(step, figures.loss)
         return figures

@@ -8,7 +8,7 @@ from tpu_trainer.config import TrainConfig
 from tpu_trainer.data.batches import RowStream
 from tpu_trainer.devices.executor import StepExecutor, StepOutput
 from tpu_trainer.runs.run_folder import RunFolder
-from tpu_trainer.training.evaluation import Evaluation, Validation
+from tpu_trainer.training.evaluation import Evaluations, Validation
 from tpu_trainer.training.failure import diverged
 from tpu_trainer.training.interruption import AgreedEnd, Interruption
 from tpu_trainer.training.profiling import Profiler
@@ -113,7 +113,7 @@ class TrainingLoop:
             self._executor.request_save()
         return False
 
-    def evaluate(self, step: int) -> Evaluation | None:
+    def evaluate(self, step: int) -> Evaluations | None:
         """Evaluates the weights after `step` updates; returns None without validation or after a signal."""
         if self._validation is None:
             return None

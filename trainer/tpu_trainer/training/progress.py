@@ -18,6 +18,7 @@ from tpu_trainer.config import TrainConfig
 from tpu_trainer.devices.executor import StepExecutor, StepOutput
 from tpu_trainer.runs.metrics import MetricsLog
 from tpu_trainer.training.expected_time import Speed
+from tpu_trainer.training.sources import SourceFigures
 
 _log = logging.getLogger(__name__)
 
@@ -81,6 +82,7 @@ class ProgressLog:
         model: ModelFigures,
         unigram_entropy: float | None,
         stopwatch: Stopwatch,
+        sources: SourceFigures,
     ) -> None:
         """
         Args:
@@ -91,6 +93,7 @@ class ProgressLog:
             model: For the model FLOPs utilization.
             unigram_entropy: The baseline to show beside the loss, in nats; None: no baseline.
             stopwatch: Started here after the first step, which compiles.
+            sources: The figures of the data's sources.
         """
         self._log = log
         self._executor = executor
@@ -99,6 +102,7 @@ class ProgressLog:
         self._model = model
         self._baseline = "" if unigram_entropy is None else f" (unigram {unigram_entropy:.3f})"
         self._stopwatch = stopwatch
+        self._sources = sources
         self._timed_from: int | None = None  # updates made when the stopwatch was started
         # Converted to floats only for a record: converting a step's output may wait for the device.
         self._waits: list[SupportsFloat] = []
@@ -171,6 +175,8 @@ class ProgressLog:
         if sums.skipped:
             record["skipped_steps"] = int(sums.skipped)
         record |= self._speed(step, sums.tokens)
+        if sources := self._sources.after(step, sums.sources):
+            record["sources"] = sources
         self._log.append(record)
         shown = f"loss {loss:.3f}{self._baseline} accuracy {record['accuracy']:.3f}"
         if "tokens_per_second" in record:

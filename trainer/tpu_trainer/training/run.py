@@ -6,6 +6,7 @@ import json
 import logging
 import zlib
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import tensorflow as tf
@@ -13,6 +14,7 @@ import tensorflow as tf
 from tpu_trainer.config import FitConfig
 from tpu_trainer.data.batches import RowStream
 from tpu_trainer.data.mixture import describe
+from tpu_trainer.data.plan import DataPlan
 from tpu_trainer.data.vocabulary import tokenizer_folder
 from tpu_trainer.devices.executor import StepExecutor
 from tpu_trainer.runs.checkpoint import WriteErrors
@@ -21,12 +23,13 @@ from tpu_trainer.runs.metrics import MetricsLog
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.step.schedule import schedule_of
 from tpu_trainer.support.errors import InterruptedRun, NotSavedError, UsageError
-from tpu_trainer.training.evaluation import Evaluation, Evaluator, Validation
+from tpu_trainer.training.evaluation import ChoiceEvaluator, Evaluations, Evaluator, Validation
 from tpu_trainer.training.interruption import Interruption
 from tpu_trainer.training.loop import TrainingLoop
 from tpu_trainer.training.profiling import Profiler
 from tpu_trainer.training.progress import ModelFigures, ProgressLog, Stopwatch
 from tpu_trainer.training.saving import Saver
+from tpu_trainer.training.sources import SourceFigures
 
 _log = logging.getLogger(__name__)
 
@@ -41,13 +44,15 @@ class Run:
         folder: RunFolder,
         rows: RowStream,
         executor: StepExecutor,
-        evaluator: Evaluator | None,
+        evaluators: Mapping[str, Evaluator],
+        choices: Mapping[str, ChoiceEvaluator] = MappingProxyType({}),
         baselines: Mapping[str, float],
         model: ModelFigures,
     ) -> None:
         """Loads the newest checkpoint, if there is one, into the executor.
 
-        Without `evaluator`, there is no evaluation. `baselines` are losses to compare with, in nats, by name.
+        `evaluators` are those of the validation splits, `choices` those of multiple-choice items, `baselines` losses to
+        compare with, in nats; all by name.
 
         Raises:
             UsageError: If the checkpoint is from other data or another model or has too many steps, or the folder
@@ -57,7 +62,8 @@ class Run:
         self._folder = folder
         self._rows = rows
         self._executor = executor
-        self._evaluator = evaluator
+        self._evaluators = evaluators
+        self._choices = choices
         self._baselines = baselines
         self._model = model
         self._stopwatch = Stopwatch()
@@ -68,11 +74,15 @@ class Run:
         try:
             tokenizer = tokenizer_folder(train.datasets[0], config.data.tokenizer)
             folder.start(config, tokenizer, continues=self.first_step > 0)
-            folder.write_data(describe(train, None if evaluator is None else evaluator.split))
+            rows_read = rows.rows_read(config.train.steps)
+            folder.write_data(
+                describe(train, rows_read, {name: each.split for name, each in evaluators.items()})
+            )
         except WriteErrors as error:
             raise UsageError(f"--output_dir is {folder.path!r}: cannot be written ({error})") from error
         self._log = MetricsLog(folder, last_step=self.first_step, tensorboard=config.train.tensorboard)
         schedule = schedule_of(config)
+        self._sources = SourceFigures(rows, records=self._log.records, first_step=self.first_step)
         self._progress = ProgressLog(
             log=self._log,
             executor=executor,
@@ -81,11 +91,15 @@ class Run:
             model=model,
             unigram_entropy=baselines.get("unigram entropy"),
             stopwatch=self._stopwatch,
+            sources=self._sources,
         )
 
     def _announce(self) -> None:
         """Prints model, data and steps."""
         config, train = self._config, self._rows.data
+        if len(train.datasets) > 1 or len(train.stages) > 1:
+            for line in DataPlan(config, train).lines():
+                _log.info(f"fit: {line}")
         _log.info(
             f"fit: {config.model.type} of {self._model.parameters:,} parameters, {len(train):,} rows of "
             f"{train.max_length} tokens, steps {self.first_step + 1} to {config.train.steps} of "
@@ -125,7 +139,7 @@ class Run:
         except WriteErrors as error:
             raise NotSavedError(f"the summary cannot be written ({error}); rerun the same command") from error
         self._saver.push_last(steps)
-        _report(summary, self._folder)
+        _report(summary, figures, self._folder)
         return summary
 
     def _check_same_folder(self) -> None:
@@ -164,7 +178,7 @@ class Run:
         )
 
     def _validation(self) -> Validation | None:
-        if self._evaluator is None:
+        if not self._evaluators:
             return None
         picture = LossPicture(
             self._folder,
@@ -172,7 +186,8 @@ class Run:
             baselines=self._baselines,
         )
         return Validation(
-            self._evaluator,
+            self._evaluators,
+            choices=self._choices,
             config=self._config.train,
             log=self._log,
             picture=picture,
@@ -186,12 +201,12 @@ class Run:
             self._saver.ensure_nothing_failed()
             raise InterruptedRun(f"interrupted; {self._saver.how_to_continue()}")
 
-    def _summary(self, figures: Evaluation | None) -> dict[str, Any]:
+    def _summary(self, figures: Evaluations | None) -> dict[str, Any]:
         losses = [record["loss"] for record in self._log.records if "loss" in record]
         tokens = self._progress.tokens
         return {
             "steps": self._config.train.steps,
-            "data": self._rows.data.fingerprint,
+            "data": self._saver.data_before(self._config.train.steps),
             "parameters": self._model.parameters,
             "initial_loss": losses[0] if losses else None,  # the log was lost
             "final_loss": losses[-1] if losses else None,
@@ -199,18 +214,22 @@ class Run:
             "unigram_entropy": self._baselines.get("unigram entropy"),
             "eval": None if figures is None else figures.to_json(),
             "tokens_per_second": round(tokens / self._stopwatch.seconds()) if tokens else None,
+            "sources": self._sources.summary(self._config.train.steps),
         }
 
 
-def _report(summary: dict[str, Any], folder: RunFolder) -> None:
+def _report(summary: dict[str, Any], figures: Evaluations | None, folder: RunFolder) -> None:
     """Prints the summary."""
     text = f"fit: {summary['steps']} steps: training loss "
     if summary["initial_loss"] is None:
         text += "unknown"
     else:
         text += f"{summary['initial_loss']:.3f} → {summary['final_loss']:.3f}"
-    if summary["eval"] is not None:
-        text += f", validation loss {summary['eval']['loss']:.3f} accuracy {summary['eval']['accuracy']:.3f}"
+    if figures is not None:
+        text += f", {figures}"
     if summary["unigram_entropy"] is not None:
         text += f"; unigram entropy {summary['unigram_entropy']:.3f}"
     _log.info(f"{text} ({folder.path})")
+    for name, source in (summary["sources"] or {}).items():
+        loss = "" if source["final_loss"] is None else f", training loss {source['final_loss']:.3f}"
+        _log.info(f"fit: {name}: {source['tokens']:,} tokens, {source['epochs']:.2f} epochs{loss}")

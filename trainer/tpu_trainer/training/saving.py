@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 from tokenmill_reader import Mixture
-from tokenmill_reader.fingerprints import same_rows
 from tpu_trainer.config import FitConfig
+from tpu_trainer.data.mixture import check_same_data
 from tpu_trainer.devices.executor import StepExecutor
 from tpu_trainer.exports.hub import HubPusher
 from tpu_trainer.runs.background_saver import BackgroundSaver
@@ -77,14 +77,16 @@ class Saver:
             raise UsageError(
                 f"--train.steps is {self._config.train.steps}, but the run's newest checkpoint already has {step} steps"
             )
-        if not same_rows(self.checkpoints.metadata(step)["data"], self._train.fingerprint):
-            raise UsageError(
-                f"{self._train.path}: not the data that the run's checkpoint of step {step} was trained on; "
-                "use another --output_dir"
-            )
-        self._executor.load_state(self.checkpoints.read(step, self._executor.state_shapes()))
+        trained = self.checkpoints.metadata(step)["data"]
+        check_same_data(self._config, self._train, step=step, trained=trained)
+        shapes = self._executor.state_shapes()
+        self._executor.load_state(self.checkpoints.read(step, shapes, resized=["running"]))
         _log.info(f"fit: continues after step {step}")
         return step
+
+    def data_before(self, step: int) -> str:
+        """Returns the fingerprint of the data of the steps before `step`."""
+        return self._train.fingerprint_before(self._config.train.rows_before(step))
 
     def start_clock(self) -> None:
         """Restarts the time until `checkpoint_minutes` makes a save due."""
@@ -110,7 +112,7 @@ class Saver:
         if not self._folder.writable and self._executor.processes == 1:
             return
         with self._stopwatch.paused():
-            data_metadata = {"data": self._train.fingerprint, "max_length": self._train.max_length}
+            data_metadata = {"data": self.data_before(step), "max_length": self._train.max_length}
             self._background.save(step, self._executor.state, metadata=data_metadata | metadata)
 
     def save_if_best(self, step: int, validation_loss: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from tokenmill_reader import Dataset, Mixture
 from tokenmill_reader.console.elapsed import elapsed
 from tpu_trainer.config import FitConfig, ObjectiveName
 from tpu_trainer.data.batches import LOSS_MASK, RowStream, check_records
+from tpu_trainer.data.choices import ChoiceRows
 from tpu_trainer.data.mixture import token_counts
 from tpu_trainer.data.token_counts import unigram_entropy
 from tpu_trainer.data.vocabulary import Vocabulary
@@ -29,7 +31,7 @@ from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.step.task import Task
 from tpu_trainer.support.errors import UsageError
 from tpu_trainer.training.build import build_task
-from tpu_trainer.training.evaluation import Evaluator
+from tpu_trainer.training.evaluation import ChoiceEvaluator, Evaluator
 from tpu_trainer.training.expected_time import Speed, accelerator_speed, cpu_speed
 from tpu_trainer.training.model_flops import training_flops_per_row
 from tpu_trainer.training.progress import ModelFigures
@@ -43,7 +45,7 @@ class _Data:
     """The data of a run."""
 
     rows: RowStream
-    validation: Dataset | None
+    validation: Mapping[str, Dataset]
     vocabulary: Vocabulary
     token_counts: np.ndarray | None
     """float64[vocabulary.size], proportional to the counts; None if a dataset has no statistics."""
@@ -56,7 +58,8 @@ def train_run(
     *,
     folder: RunFolder,
     train: Mixture,
-    validation: Dataset | None,
+    validation: Mapping[str, Dataset],
+    choices: Mapping[str, ChoiceRows],
     vocabulary: Vocabulary,
     peers: Peers,
 ) -> dict[str, Any]:
@@ -66,7 +69,8 @@ def train_run(
         config: The run's.
         folder: The run's.
         train: The training data.
-        validation: The split to evaluate; None: no evaluation.
+        validation: Name → split to evaluate.
+        choices: Name → multiple-choice items to answer.
         vocabulary: The tokenizer's.
         peers: The processes that train together.
 
@@ -91,35 +95,45 @@ def train_run(
         folder=folder,
         rows=data.rows,
         executor=executor,
-        evaluator=_evaluator(config, data, executor),
+        evaluators=_evaluators(config, data, executor),
+        choices={
+            name: ChoiceEvaluator(
+                executor,
+                rows=rows,
+                vocabulary=vocabulary,
+                batch_size=config.train.evaluation_batch_size or config.train.batch_size,
+            )
+            for name, rows in choices.items()
+        },
         baselines=data.baselines,
         model=_figures(config, task, devices, executor, train),
     )
     return run.train()
 
 
-def _evaluator(config: FitConfig, data: _Data, executor: StepExecutor) -> Evaluator | None:
-    if data.validation is None:
-        return None
-    return Evaluator(
-        executor,
-        split=data.validation,
-        vocabulary=data.vocabulary,
-        batch_size=config.train.evaluation_batch_size or config.train.batch_size,
-        batch_size_option="train.evaluation_batch_size",
-    )
+def _evaluators(config: FitConfig, data: _Data, executor: StepExecutor) -> dict[str, Evaluator]:
+    return {
+        name: Evaluator(
+            executor,
+            split=split,
+            vocabulary=data.vocabulary,
+            batch_size=config.train.evaluation_batch_size or config.train.batch_size,
+            batch_size_option="train.evaluation_batch_size",
+        )
+        for name, split in data.validation.items()
+    }
 
 
 def _load(
     config: FitConfig,
     *,
     train: Mixture,
-    validation: Dataset | None,
+    validation: Mapping[str, Dataset],
     vocabulary: Vocabulary,
     replicas: int,
 ) -> _Data:
     """Loads the data and checks that they fit configuration and devices."""
-    for split in train.datasets if validation is None else (*train.datasets, validation):
+    for split in (*train.datasets, *validation.values()):
         check_records(split, vocabulary)
         _check_targets(split, train, config.objective)
     counts = token_counts(train)
@@ -170,14 +184,16 @@ def _check_targets(split: Dataset, train: Mixture, objective: ObjectiveName) -> 
 
 def _build(config: FitConfig, *, data: _Data, folder: RunFolder, devices: Devices) -> Task:
     """Builds the task in its initial state, which a continued run replaces with its newest checkpoint."""
+    train = data.rows.data
     with devices.scope():
         task = build_task(
             config,
             vocabulary=data.vocabulary,
-            max_length=data.rows.data.max_length,
+            max_length=train.max_length,
             target=devices.target,
             token_counts=data.token_counts if config.model.init_output_bias else None,
             initial=devices.initial,
+            first_rows=train.first_rows.tolist() if len(train.datasets) > 1 else (),
         )
     if config.model.init_from is not None and not Checkpoints(folder.checkpoints).steps():
         load_weights(

@@ -23,6 +23,7 @@ from tpu_trainer.config import (
     FillMaskConfig,
     FitConfig,
     GenerateConfig,
+    PlanConfig,
 )
 from tpu_trainer.config.files import add_options
 from tpu_trainer.config.packaged import ConfigFile
@@ -30,6 +31,7 @@ from tpu_trainer.config.parser import Parser
 from tpu_trainer.support.errors import ExitStatus
 
 VERBS: dict[str, type] = {
+    "plan": PlanConfig,
     "fit": FitConfig,
     "evaluate": EvaluateConfig,
     "fill-mask": FillMaskConfig,

@@ -1,4 +1,4 @@
-"""The evaluate verb: evaluates a run's newest checkpoint on a whole split."""
+"""The evaluate verb: evaluates a run's newest checkpoint on whole splits."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tokenmill_reader import Dataset
 from tokenmill_reader.console.elapsed import elapsed
 from tpu_trainer.config import EvaluateConfig, FitConfig
+from tpu_trainer.config.data import named_folders
 from tpu_trainer.data.dataset import open_split
 from tpu_trainer.devices.opening import met_processes, open_devices
 from tpu_trainer.runs.run_folder import RunFolder
@@ -36,43 +37,57 @@ def main(config: EvaluateConfig) -> None:
 def _evaluate(config: EvaluateConfig, peers: Peers) -> None:
     folder = RunFolder(config.run)
     run = folder.config()
-    data = config.data or run.data.validation
-    if data is None:
+    folders = named_folders(config.data) or run.data.validation_folders
+    if not folders:
         raise UsageError(f"{config.run}: the run has no validation split; set --data")
-    split = open_split(data)
+    splits = {name: open_split(path) for name, path in folders.items()}
     # TensorFlow takes seconds to import: the checks above come first.
     with elapsed("evaluate: starting TensorFlow"):
         from tpu_trainer.data.batches import check_records
         from tpu_trainer.data.vocabulary import load_vocabulary
         from tpu_trainer.runs.checkpoint import Checkpoints, WriteErrors
-        from tpu_trainer.training.evaluation import Evaluator
+        from tpu_trainer.training.evaluation import Evaluator, evaluate_all
 
     checkpoints = Checkpoints(folder.checkpoints)
     step = checkpoints.latest()
     max_length = checkpoints.metadata(step)["max_length"]
-    if split.max_length != max_length:
-        raise UsageError(
-            f"{data}: rows of {split.max_length} tokens; the run was trained on rows of {max_length}"
-        )
+    first = next(iter(splits.values()))
+    for split in splits.values():
+        if split.max_length != max_length:
+            raise UsageError(
+                f"{split.path}: rows of {split.max_length} tokens; the run was trained on rows of {max_length}"
+            )
     batch_size = config.batch_size or run.train.evaluation_batch_size or run.train.batch_size
     peers.check_same(
-        {"the split": split.fingerprint, "the step of the checkpoint": step, "--batch_size": batch_size}
+        {
+            "the split": {name: split.fingerprint for name, split in splits.items()},
+            "the step of the checkpoint": step,
+            "--batch_size": batch_size,
+        }
         | {f"--mesh.{name}": value for name, value in asdict(config.mesh).items()},
         remedy="start all with the same options, split and run",
     )
-    vocabulary = load_vocabulary(split, run.objective, tokenizer=folder.tokenizer)
-    check_records(split, vocabulary)
-    figures = Evaluator(
-        _executor(
-            config, run, checkpoints=checkpoints, step=step, split=split, vocabulary=vocabulary, peers=peers
-        ),
-        split=split,
-        vocabulary=vocabulary,
-        batch_size=batch_size,
-        batch_size_option="batch_size",
-    ).run()
+    vocabulary = load_vocabulary(first, run.objective, tokenizer=folder.tokenizer)
+    for split in splits.values():
+        check_records(split, vocabulary)
+    executor = _executor(
+        config, run, checkpoints=checkpoints, step=step, split=first, vocabulary=vocabulary, peers=peers
+    )
+    evaluators = {
+        name: Evaluator(
+            executor,
+            split=split,
+            vocabulary=vocabulary,
+            batch_size=batch_size,
+            batch_size_option="batch_size",
+        )
+        for name, split in splits.items()
+    }
+    figures = evaluate_all(evaluators)
     if peers.is_first:
-        text = json.dumps({"step": step, "data": data} | figures.to_json(), indent=1)
+        text = json.dumps(
+            {"step": step, "data": config.data or run.data.validation} | figures.to_json(), indent=1
+        )
         print(text)
         path = config.output or files.join(config.run, "evaluation.json")
         try:

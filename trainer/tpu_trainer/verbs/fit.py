@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, is_dataclass, replace
 
+from tokenmill_reader import Mixture
 from tokenmill_reader.console.elapsed import elapsed
-from tokenmill_reader.fingerprints import same_rows
 from tpu_trainer import __version__
 from tpu_trainer.config import FitConfig
+from tpu_trainer.data.choices import ChoiceRows, Item, read_items
 from tpu_trainer.data.dataset import open_split
-from tpu_trainer.data.mixture import check_same_rows, open_mixture
-from tpu_trainer.data.vocabulary import load_vocabulary
+from tpu_trainer.data.mixture import check_same_data, check_same_rows, open_data
+from tpu_trainer.data.tokenizer import load_tokenizer
+from tpu_trainer.data.vocabulary import Vocabulary, load_vocabulary, tokenizer_folder
 from tpu_trainer.devices.opening import met_processes
 from tpu_trainer.devices.pjrt.peers import Peers
 from tpu_trainer.exports.initial_weights import resolve_init_from
@@ -50,21 +53,21 @@ def _fit(config: FitConfig, peers: Peers) -> None:
         from tpu_trainer.exports.hub import HubPusher, check_model_id  # half a second to import
 
         check_model_id(config.hub_model_id)
-    train = open_mixture(config.data.train_weights)
+    train = open_data(config)
     found = [split.fingerprint.partition("/")[0] for split in train.datasets]
     if config.data.fingerprint is not None and found != [config.data.fingerprint]:
         raise UsageError(
             f"--data.fingerprint is {config.data.fingerprint!r}, but {train.path} has {', '.join(found)!r}: "
             "use the data with that fingerprint"
         )
-    validation = None
-    if config.data.validation is not None:
-        validation = open_split(config.data.validation)
-        check_same_rows(train.datasets[0], validation)
+    validation = {name: open_split(path) for name, path in config.data.validation_folders.items()}
+    for split in validation.values():
+        check_same_rows(train.datasets[0], split)
+    items = {name: read_items(path) for name, path in config.data.choices_files.items()}
     summary = folder.summary()
     found = {
         "the data": train.fingerprint,
-        "the validation data": None if validation is None else validation.fingerprint,
+        "the validation data": {name: split.fingerprint for name, split in validation.items()},
         "the last step of a finished run in --output_dir": None if summary is None else summary["steps"],
         "tokenmill-trainer": __version__,
     }
@@ -73,11 +76,7 @@ def _fit(config: FitConfig, peers: Peers) -> None:
         remedy="start all with the same options, data and releases, and --output_dir on a shared disk or in a bucket",
     )
     if summary is not None:
-        if not same_rows(summary["data"], train.fingerprint):
-            raise UsageError(
-                f"--output_dir is {folder.path!r}: that run was trained on other data than {train.path}; "
-                "use another folder"
-            )
+        check_same_data(config, train, step=summary["steps"], trained=summary["data"])
         if summary["steps"] >= config.train.steps:
             _log.info(f"fit: {folder.path}: already finished, with {summary['steps']} steps; nothing to do")
             if config.hub_model_id is not None and folder.writable:
@@ -100,9 +99,27 @@ def _fit(config: FitConfig, peers: Peers) -> None:
             folder=folder,
             train=train,
             validation=validation,
+            choices=_choice_rows(config, items, train, vocabulary) if items else {},
             vocabulary=vocabulary,
             peers=peers,
         )
+
+
+def _choice_rows(
+    config: FitConfig, items: Mapping[str, Sequence[Item]], train: Mixture, vocabulary: Vocabulary
+) -> dict[str, ChoiceRows]:
+    tokenizer = load_tokenizer(tokenizer_folder(train.datasets[0], config.data.tokenizer))
+    return {
+        name: ChoiceRows(
+            each,
+            path=config.data.choices_files[name],
+            encode=lambda text: tokenizer(text, add_special_tokens=False)["input_ids"],
+            prefix=vocabulary.eos_id if vocabulary.bos_id is None else vocabulary.bos_id,
+            max_length=train.max_length,
+            features=train.features,
+        )
+        for name, each in items.items()
+    }
 
 
 def _locked(folder: str) -> AbstractContextManager[None]:

@@ -60,6 +60,7 @@ def test_every_plan_trains_like_tensorflow(report: dict[str, Any], case: str) ->
     for plan, differences in report[case]["plans"].items():
         print(f"{case}, {plan}: {differences}")
         assert differences["losses"] < TOLERANCE, plan
+        assert differences["sources"] < 20 * TOLERANCE, plan  # sums of a row's tokens
         assert differences["state"] < TOLERANCE, (plan, differences["worst"])
         assert differences["average"] < TOLERANCE, plan
 

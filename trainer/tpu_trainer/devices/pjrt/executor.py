@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -164,6 +165,10 @@ class PjrtExecutor(StepExecutor):
         program = self._compiled("evaluate", self._task.evaluation_sums, batch)
         return BatchSums(*(float(value) for value in self._run(program, batch)))
 
+    def row_losses(self, batch: NumpyBatch, count: int) -> np.ndarray:
+        program = self._compiled("answer", partial(self._task.row_losses, count=count), batch)
+        return self._devices.get(self._run(program, batch)[0])
+
     @contextmanager
     def evaluated_weights(self) -> Iterator[None]:
         average = self._task.average
@@ -226,11 +231,11 @@ class PjrtExecutor(StepExecutor):
         return [value for number, value in enumerate(results) if number not in program.updates]
 
     def sums(self) -> RunningSums:
-        return RunningSums(*self._get(self._names.name(self._task.running)).tolist())
+        return RunningSums.of_values(self._get(self._names.name(self._task.running)).tolist())
 
     def clear_sums(self) -> None:
-        zeros = np.zeros(len(RunningSums._fields), np.float32)
-        self._set(self._names.name(self._task.running), zeros)
+        running = self._task.running
+        self._set(self._names.name(running), np.zeros(running.shape, np.float32))
 
     def non_finite(self) -> NonFinite | None:
         step, figures = map(self._names.name, self._task.non_finite_record)

@@ -57,6 +57,10 @@ class TensorFlowExecutor(StepExecutor):
         self._compiled_sums = tf.function(
             task.evaluation_sums, jit_compile=None if is_tpu(strategy) else True, autograph=False
         )
+        self._compiled_losses = tf.function(
+            task.row_losses, jit_compile=None if is_tpu(strategy) else True, autograph=False
+        )
+        self._row_losses = tf.function(self._summed_row_losses, autograph=False)
         self.evaluation_function = tf.function(self._evaluation_sums, autograph=False)
         """The compiled evaluation step."""
 
@@ -108,12 +112,19 @@ class TensorFlowExecutor(StepExecutor):
         per_replica = self._strategy.run(one_replica, args=(batch,))
         return [self._strategy.reduce(tf.distribute.ReduceOp.SUM, value, axis=None) for value in per_replica]
 
+    def row_losses(self, batch: Any, count: int) -> np.ndarray:
+        return self._row_losses(batch, count).numpy()
+
+    def _summed_row_losses(self, batch: Any, count: int) -> tf.Tensor:
+        per_replica = self._strategy.run(lambda part: self._compiled_losses(part, count), args=(batch,))
+        return self._strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)
+
     def evaluated_weights(self) -> AbstractContextManager[None]:
         average = self._task.average
         return nullcontext() if average is None else average.in_place()
 
     def sums(self) -> RunningSums:
-        return RunningSums(*self._task.running.numpy().tolist())
+        return RunningSums.of_values(self._task.running.numpy().tolist())
 
     def clear_sums(self) -> None:
         self._task.running.assign(tf.zeros_like(self._task.running))
