@@ -25,7 +25,20 @@ NEAR = "near"
 """The rule that removes documents that are similar to an earlier one."""
 
 PASSAGES_RULE = "decontaminate_passages"
-"""The rule that removes passages from documents, which stay."""
+"""The rule that removes passages with items of benchmarks from documents, which stay."""
+
+PARAGRAPHS = "paragraphs"
+"""The rule that removes paragraphs of many documents from documents, which stay."""
+
+ALL_PARAGRAPHS = "paragraphs.all"
+"""The rule that removes documents of which PARAGRAPHS would leave nothing."""
+
+EDITS = (PASSAGES_RULE, PARAGRAPHS)
+"""The rules that remove passages only."""
+
+PASSAGES = "passages"
+"""The key of the evidence that lists the passages which are removed instead of the document: [first character, the one
+after the last]."""
 
 RULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 """Matches the name of a rule. Combinations of rules are joined by `+`."""
@@ -132,8 +145,14 @@ class Removals:
         """Returns the removals of whole documents."""
         if not len(self):
             return self
-        is_edit = pc.equal(self.table["rule"], PASSAGES_RULE)
-        return Removals(self.table.filter(pc.invert(is_edit)))
+        return Removals(self.table.filter(pc.invert(self._is_edit())))
+
+    def edits(self) -> Removals:
+        """Returns the removals of passages from documents that stay."""
+        return Removals(self.table.filter(self._is_edit())) if len(self) else self
+
+    def _is_edit(self) -> pa.Array:
+        return pc.is_in(self.table["rule"], pa.array(EDITS))
 
     def without(self, documents: np.ndarray) -> Removals:
         """Returns the removals of all but these documents, int64."""

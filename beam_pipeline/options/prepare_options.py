@@ -9,17 +9,16 @@ from typing import Any, ClassVar, Literal
 from beam_pipeline.options.console_options import ConsoleConfig
 from beam_pipeline.options.curation_options import CurationConfig
 from beam_pipeline.options.decontaminate_options import DecontaminateConfig
+from beam_pipeline.options.dedup_options import DedupConfig
 from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.options.option_fields import Options, option
 from beam_pipeline.options.option_values import (
     FORMAT_DEFAULTS,
     check_ids_column,
     check_split_name,
-    parse_bands,
     parse_date,
     parse_prices,
     parse_sentinels,
-    parse_shingle,
     parse_splits,
     refuse_overwrite_and_resume,
 )
@@ -54,23 +53,7 @@ class PrepareConfig(Options):
     run; skip counts them and writes them to OUT/bad_records."""
     max_bad_ratio: float = option(0.01, metavar="SHARE", bounds=(0, 1), affects_bytes=False)
     """With --on_bad_record skip: the run fails if a larger share of the records is bad."""
-    dedup: Literal["none", "exact", "near"] = "none"
-    """exact keeps only the first of several documents with the same text; near only the first of similar ones."""
-    near_threshold: float = option(0.8, metavar="SHARE", bounds=(0.1, 1), needs="dedup")
-    """With --dedup near: documents are similar if their sets of shingles have at least this Jaccard similarity, the
-    share of their shingles that both have. OUT/removed has the similarity of each removed document."""
-    near_shingle: str = option("5", metavar="N[c]", needs="dedup", parse=parse_shingle)
-    """With --dedup near: the shingles of a document are its sequences of so many words, or, for languages without
-    spaces, of characters, such as 24c, regardless of case, white space and punctuation."""
-    near_bands: str | None = option(
-        None,
-        metavar="BANDSxROWS",
-        needs="dedup",
-        parse=parse_bands,
-        default_text="those of up to 128 MinHashes that find 97.5 of 100 pairs at the threshold, 18x7 for 0.8",
-    )
-    """With --dedup near: bands of MinHashes by which pairs are proposed, whose similarity is then computed. More bands
-    find more, more rows propose less."""
+    deduplication: DedupConfig = option(DedupConfig())
     contamination: DecontaminateConfig = option(DecontaminateConfig())
 
     curation: CurationConfig = option(CurationConfig())
@@ -218,10 +201,6 @@ class PrepareConfig(Options):
                     raise UsageError(
                         f"--{name}: applies to --content conversation only; add that, or omit it"
                     )
-        if given.get("dedup") != "near":
-            for name in ("near_threshold", "near_shingle", "near_bands"):
-                if name in given:
-                    raise UsageError(f"--{name}: applies to --dedup near only; add that, or omit it")
         if given.get("fim_rate"):
             if given.get("content") == "conversation":
                 raise UsageError(
@@ -294,9 +273,6 @@ class PrepareConfig(Options):
                 del values[name]
         for name in ("fim_rate", "fim_spm_rate", "fim_tokens"):
             if not self.fim_rate or values[name] is None:
-                del values[name]
-        for name in ("near_threshold", "near_shingle", "near_bands"):
-            if self.dedup != "near" or values[name] is None:
                 del values[name]
         return values
 

@@ -84,6 +84,7 @@ def _removed(manifest: Mapping[str, Any]) -> dict[str, list]:
             {"name": name, "documents": documents, "alone": combinations.get(name, 0)}
             for name, documents in totals.most_common()
         ],
+        "edited_by_rule": list(manifest.get("edited", {}).items()),
         "removed_together": together.most_common(_MOST_COMBINATIONS),
     }
 

@@ -76,7 +76,7 @@ class ComparisonCost:
     def of(cls, config: PrepareConfig, input_bytes: int) -> ComparisonCost:
         """Returns the cost for so many bytes of text: of `--decontaminate` and `--dedup near`, if they are used."""
         seconds = input_bytes / _NGRAM_BYTES_PER_SECOND if config.contamination.decontaminate else 0.0
-        if config.dedup != "near":
+        if config.deduplication.documents != "near":
             return cls(seconds=seconds)
         return cls(
             seconds=seconds + input_bytes / _NEAR_BYTES_PER_SECOND,
@@ -135,6 +135,6 @@ def needed_memory(config: PrepareConfig, input_bytes: int, vocab_size: int, *, l
         statistics_bytes=8 * vocab_size * len(config.splits),
         longest_bytes=longest_bytes,
         groups_rows=not filesystem.is_local(config.output) and config.packing != "none",
-        groups_hashes=config.dedup == "exact",
-        groups_bands=config.dedup == "near",
+        groups_hashes=config.deduplication.documents == "exact",
+        groups_bands=config.deduplication.documents == "near",
     )
