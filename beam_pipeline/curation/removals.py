@@ -145,14 +145,18 @@ class Removals:
         """Returns the removals of whole documents."""
         if not len(self):
             return self
-        return Removals(self.table.filter(pc.invert(self._is_edit())))
+        is_edit = pc.is_in(self.table["rule"], pa.array(EDITS))
+        return Removals(self.table.filter(pc.invert(is_edit)))
 
     def edits(self) -> Removals:
         """Returns the removals of passages from documents that stay."""
-        return Removals(self.table.filter(self._is_edit())) if len(self) else self
+        return self.of_rules(EDITS)
 
-    def _is_edit(self) -> pa.Array:
-        return pc.is_in(self.table["rule"], pa.array(EDITS))
+    def of_rules(self, rules: Sequence[str]) -> Removals:
+        """Returns the removals of some rules."""
+        return (
+            Removals(self.table.filter(pc.is_in(self.table["rule"], pa.array(rules)))) if len(self) else self
+        )
 
     def without(self, documents: np.ndarray) -> Removals:
         """Returns the removals of all but these documents, int64."""

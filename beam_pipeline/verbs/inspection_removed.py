@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
+from beam_pipeline.curation.removals import PASSAGES
 from beam_pipeline.views.reading import FinishedSplit
-from beam_pipeline.views.removed import RemovedList, Sample, differences
+from beam_pipeline.views.removed import RemovedList, Sample, cut_pieces, differences
 from tokenmill_reader.console.escaping import visible
 
 _SHOWN = 400  # characters of a text
@@ -37,6 +38,8 @@ def _sample_lines(sample: Sample) -> Iterator[str]:
     yield visible(f"── {row['path']}, {row['place']}: {row['rule']}{value}{details}", one_line=True)
     if sample.document is None:
         yield "(the source no longer has this document)"
+    elif sample.uncut is not None:
+        yield visible(_marked(cut_pieces(sample.uncut, sample.evidence[PASSAGES])))
     elif sample.kept is None:
         yield _beginning(sample.document.text)
         if sample.kept_place:
@@ -46,8 +49,11 @@ def _sample_lines(sample: Sample) -> Iterator[str]:
         yield _beginning(sample.kept.text)
     else:
         yield visible(f"[-removed-] {{+kept: {sample.kept.path}, {sample.kept.place}+}}", one_line=True)
-        pieces = differences(sample.document.text, sample.kept.text)
-        yield visible("".join(_MARKS[mark].format(text) for mark, text in pieces))
+        yield visible(_marked(differences(sample.document.text, sample.kept.text)))
+
+
+def _marked(pieces: Iterable[tuple[str, str]]) -> str:
+    return "".join(_MARKS[mark].format(text) for mark, text in pieces)
 
 
 def _beginning(text: str) -> str:

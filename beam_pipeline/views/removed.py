@@ -6,7 +6,7 @@ import difflib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,14 +15,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from beam_pipeline.curation.removals import PARAGRAPHS, PASSAGES, PASSAGES_RULE, Removals
 from beam_pipeline.dataset import removed_documents
+from beam_pipeline.dataset.removed_documents import read_removed, removed_path
+from beam_pipeline.options.curation_options import CurationConfig
 from beam_pipeline.sources.reading import read_unit
+from beam_pipeline.sources.units import DocumentBatch, WorkUnit
+from beam_pipeline.steps.curate import cut_passages, edit, make_decisions
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError
 from beam_pipeline.views.reading import FinishedSplit
 from beam_pipeline.views.tracing import input_options
 
 _WORDS = re.compile(r"\S+\s*")
+_PIECES = re.compile(r"^\s+|\S+\s*")
 _SHOWN_EQUAL = 8  # words on each side of a difference
 _MOST_WORDS = 5000  # of a text that is compared: the time grows with the square
 _UNIT = re.compile(r"unit-(\d+)\.parquet$")
@@ -52,6 +58,8 @@ class Sample:
     """None if the source no longer has it."""
     kept: ReadDocument | None = None
     """The document that is kept instead, if the evidence names one as `kept`: [unit, number]."""
+    uncut: str | None = None
+    """If only passages are removed: the text that has them, after the edits of filters and of earlier rules."""
 
     @property
     def kept_place(self) -> Place | None:
@@ -118,7 +126,23 @@ class RemovedList:
             )
             sample.document = document if is_same else None
             sample.kept = documents.get(sample.kept_place) if sample.kept_place else None
+        self._add_uncut([sample for sample in samples if sample.document and PASSAGES in sample.evidence])
         return samples
+
+    def _add_uncut(self, samples: Sequence[Sample]) -> None:
+        """Edits the texts of documents as the run did before it cut passages."""
+        by_place = {(sample.unit, sample.row["document"]): sample for sample in samples}
+        curation = CurationConfig.of_manifest(self._split.manifest["config"])
+        decisions = make_decisions(curation, edits_only=True)
+        for unit, read, first, numbers in self._batches(by_place, curation.columns):
+            batch, _ = edit(unit, read, first, decisions)
+            listed = read_removed(removed_path(self._split.dataset, unit.index)) or Removals.empty()
+            in_batch = listed.between(first, first + len(read.texts)).shifted(-first)
+            after_benchmarks, _ = cut_passages(batch, in_batch.of_rules([PASSAGES_RULE]))
+            for number in numbers:
+                sample = by_place[unit.index, number]
+                is_later = sample.row["rule"] == PARAGRAPHS
+                sample.uncut = (after_benchmarks if is_later else batch).texts[number - first]
 
     def _read(self, path: str, columns: list[str] | None) -> pa.Table:
         try:
@@ -135,25 +159,34 @@ class RemovedList:
 
     def _documents(self, places: Iterable[Place]) -> dict[Place, ReadDocument]:
         """Reads documents again. Those of missing files are absent."""
+        result: dict[Place, ReadDocument] = {}
+        for unit, batch, first, numbers in self._batches(places):
+            for number in numbers:
+                place, text = int(batch.places[number - first]), batch.texts[number - first]
+                result[unit.index, number] = ReadDocument(unit.root + batch.name, place, text)
+        return result
+
+    def _batches(
+        self, places: Iterable[Place], columns: Sequence[str] = ()
+    ) -> Iterator[tuple[WorkUnit, DocumentBatch, int, list[int]]]:
+        """Yields the batches with documents, each with its unit, the number of its first document, and theirs."""
         numbers_of: dict[int, list[int]] = {}
         for unit, number in sorted(places):
             numbers_of.setdefault(unit, []).append(number)
-        result: dict[Place, ReadDocument] = {}
         options = input_options(self._split)
         for index, numbers in numbers_of.items():
             unit, first = self._split.units[index], 0
             try:
-                for batch in read_unit(unit, options):
-                    for number in numbers:
-                        if first <= number < first + len(batch.texts):
-                            place, text = int(batch.places[number - first]), batch.texts[number - first]
-                            result[index, number] = ReadDocument(unit.root + batch.name, place, text)
-                    first += len(batch.texts)
+                for batch in read_unit(unit, options, columns=columns):
+                    end = first + len(batch.texts)
+                    in_batch = [number for number in numbers if first <= number < end]
+                    if in_batch:
+                        yield unit, batch, first, in_batch
+                    first = end
                     if first > numbers[-1]:
                         break
             except (DataError, OSError):
                 continue  # the samples are shown without their text
-        return result
 
 
 def _counts(table: pa.Table) -> Counter[tuple[str, str]]:
@@ -196,6 +229,21 @@ def differences(removed: str, kept: str) -> Iterator[tuple[str, str]]:
             yield "-", "".join(ours[our_start:our_end])
         if their_end > their_start:
             yield "+", "".join(theirs[their_start:their_end])
+
+
+def cut_pieces(text: str, passages: Iterable[tuple[int, int]]) -> Iterator[tuple[str, str]]:
+    """Yields a text as pieces (mark, text): "-" for its passages, "=" for the rest, shortened as in `differences`.
+
+    >>> list(cut_pieces("a\\nb\\nc", [(2, 4)]))
+    [('=', 'a\\n'), ('-', 'b\\n'), ('=', 'c')]
+    """
+    place = 0
+    for start, end in [*passages, (len(text), len(text))]:
+        if start > place:
+            yield "=", _shortened(_PIECES.findall(text[place:start]))
+        if end > start:
+            yield "-", text[start:end]
+        place = end
 
 
 def _shortened(words: list[str]) -> str:
