@@ -72,9 +72,10 @@ class Splitter:
         documents["characters"] = list(map(len, texts))
         documents["paragraphs"] = np.bincount(owners, minlength=len(texts))
         digests, indices = [], []
-        for index, words in enumerate(_normalized(content)):
-            if words.count(b" ") >= self.min_words - 1 and words:
-                digests.append(hashlib.blake2b(words, digest_size=16).digest())
+        normalized = separate(normalize_texts(content)).split(b"\n")[:-1]
+        for index, words in enumerate(map(bytes.split, normalized)):
+            if len(words) >= self.min_words:
+                digests.append(hashlib.blake2b(b" ".join(words), digest_size=16).digest())
                 indices.append(index)
         chosen = np.array(indices, np.int64)
         occurrences = np.zeros(len(chosen), OCCURRENCE)
@@ -125,15 +126,6 @@ def _spans(texts: list[str], *, of_blocks: bool) -> tuple[np.ndarray, np.ndarray
     cut_ends = np.where(is_last, text_lengths[owners], np.append(starts[1:], 0)[: len(starts)])
     before = np.where(is_new, 0, np.concatenate([[0], ends[:-1]])[: len(starts)])
     return owners, np.stack([starts, cut_ends, before, is_last], axis=1).astype(np.int64), content
-
-
-def _normalized(texts: list[str]) -> list[bytes]:
-    """Returns the words of each text, separated by single spaces."""
-    data = separate(normalize_texts(texts))
-    while b"  " in data:
-        data = data.replace(b"  ", b" ")
-    data = data.replace(b" \n", b"\n").replace(b"\n ", b"\n")
-    return data.removeprefix(b" ").split(b"\n")[:-1]
 
 
 def decide(occurrences: np.ndarray, documents: np.ndarray, hits: np.ndarray, unit: int) -> Removals:
