@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import sys
 import tempfile
 from collections import Counter, defaultdict
@@ -29,6 +30,7 @@ from planted import documents_of, words_of
 
 PEERS = Path(__file__).with_name("peers")
 COPIES, MIN_WORDS = 10, 8
+_CHARACTER_WORDS = re.compile("[\u3040-\u30ff\u31c0-\u31ff\u3400-\u9fff\U00020000-\U00032fff]")
 _CHANGES = (str.upper, lambda text: text.replace(" ", "  "), lambda text: text.replace(",", ";") + "!", str)
 
 
@@ -132,7 +134,10 @@ def check(corpus: Path, output: Path, planted: int) -> None:
     Raises:
         ValueError: If a line is removed that should not be, or not removed that should be.
     """
-    documents = [[(line, words_of(line)) for line in text.split("\n")] for text in texts_of(corpus)]
+    documents = [
+        [(line, words_of(_CHARACTER_WORDS.sub(r" \g<0> ", line))) for line in text.split("\n")]
+        for text in texts_of(corpus)
+    ]
     counts = Counter(words for lines in documents for words in {words for _, words in lines})
     repeated = {words for words, count in counts.items() if count > COPIES and len(words) >= MIN_WORDS}
     seen: set[tuple[str, ...]] = set()

@@ -25,7 +25,7 @@ def without_repeated(texts: list[str], copies: int, min_words: int, *, of_blocks
         None for texts of which nothing is left.
     """
     divided = [_paragraphs(text, of_blocks=of_blocks) for text in texts]
-    keys = [[_words(paragraph.content) for paragraph in paragraphs] for paragraphs in divided]
+    keys = [[normalized_words(paragraph.content) for paragraph in paragraphs] for paragraphs in divided]
     documents: dict[tuple[str, ...], set[int]] = {}
     for number, own in enumerate(keys):
         for key in own:
@@ -75,7 +75,7 @@ def _paragraphs(text: str, *, of_blocks: bool) -> list[_Paragraph]:
     return paragraphs
 
 
-def _words(text: str) -> tuple[str, ...]:
+def normalized_words(text: str) -> tuple[str, ...]:
     [words] = shingles(text, _ALL_WORDS) or [()]
     return tuple(part for word in words for part in _separated(word).split())
 

@@ -137,7 +137,7 @@ class CaseRun:
 
     def _prepare(self, output: Path, output_format: str, *extra_options: str, seed: int | None) -> list[str]:
         case = self._case
-        options = [*case.options, "--output_format", output_format]
+        options = [*case.options, *case.curation.options(self._root), "--output_format", output_format]
         if seed is not None:
             options[options.index("--seed") + 1] = str(seed)
         inputs = ["--input", str(self._root / "input" / "*")]
@@ -379,6 +379,7 @@ def main() -> int:
                         f"fault {case.fault}",
                         f"before {case.before}",
                         f"refused: {case.is_refused}",
+                        *(f"with {name}" for name in case.curation.features),
                     ]
                 )
                 if args.show:
