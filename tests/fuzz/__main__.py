@@ -41,11 +41,11 @@ _USERS_FILES = {
 
 
 def _without_manifests(files: dict) -> dict:
-    """Returns what a converted dataset has in common with a prepared one. bad_records/ is a log of the run."""
+    """Returns what a converted dataset has in common with a prepared one, which also lists what its run left out."""
     return {
         name: data
         for name, data in files.items()
-        if not name.endswith("/manifest.json") and not name.startswith("bad_records/")
+        if not name.endswith("/manifest.json") and not name.startswith(("bad_records/", "removed/"))
     }
 
 
