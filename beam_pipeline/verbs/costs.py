@@ -26,7 +26,7 @@ _NEAR_SHUFFLED_BYTES = 1.5
 _NEAR_STAGED_BYTES = 1.6
 
 # Removing repeated paragraphs of some 200 bytes, per byte of text; steps/paragraphs.py has the arithmetic.
-_PARAGRAPH_BYTES_PER_SECOND = 20e6
+_PARAGRAPH_BYTES_PER_SECOND = 18e6
 _PARAGRAPH_SHUFFLED_BYTES = 0.15
 _PARAGRAPH_STAGED_BYTES = 0.3
 
