@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Sequence
 
 from beam_pipeline.options.command_line import parser_of
@@ -131,7 +132,7 @@ def _parameter(option: Option) -> dict:
         return {**common, "paramType": "BOOLEAN", "regexes": ["^(true|false)$"], "defaultValue": "false"}
     if option.choices:
         options = [{"value": choice, "label": choice} for choice in option.choices]
-        regexes = [f"^({'|'.join(option.choices)})$"]
+        regexes = [f"^({'|'.join(map(re.escape, option.choices))})$"]
         return {**common, "paramType": "ENUM", "enumOptions": options, "regexes": regexes} | _default(option)
     if option.kind in (int, float):
         number = r"^[0-9]+$" if option.kind is int else r"^[0-9]*\.?[0-9]+$"

@@ -33,7 +33,7 @@ class Planted:
 def write_corpus(text: Path, target: Path, documents: int, seed: int = 0) -> list[Planted]:
     """Writes jsonl of `documents` documents, a third of which are changed copies of others, in random order."""
     rng = random.Random(seed)
-    originals = list(_documents(text, documents - documents // 3))
+    originals = list(documents_of(text, documents - documents // 3))
     texts = list(originals)
     sources: list[tuple[int, str] | None] = [None] * len(originals)
     kinds = list(KINDS)
@@ -55,7 +55,7 @@ def write_corpus(text: Path, target: Path, documents: int, seed: int = 0) -> lis
     ]
 
 
-def _documents(text: Path, count: int) -> Iterator[str]:
+def documents_of(text: Path, count: int) -> Iterator[str]:
     """Yields documents of consecutive paragraphs with 100 to 400 words."""
     paragraphs: list[str] = []
     words = 0
@@ -121,9 +121,13 @@ KINDS = {
 
 def shingles(text: str) -> set[tuple[str, ...]]:
     """Returns the shingles of a text, without any code of the pipeline."""
-    normalized = unicodedata.normalize("NFKC", _separated(text)).casefold()
-    words = _separated(normalized).split()
-    return {tuple(words[i : i + SHINGLE]) for i in range(max(1, len(words) - SHINGLE + 1))}
+    words = words_of(text)
+    return {words[i : i + SHINGLE] for i in range(max(1, len(words) - SHINGLE + 1))}
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """Returns the normalized words of a text, without any code of the pipeline."""
+    return tuple(_separated(unicodedata.normalize("NFKC", _separated(text)).casefold()).split())
 
 
 def _separated(text: str) -> str:

@@ -70,6 +70,12 @@ def _engine_defects(manifest: Mapping[str, Any]) -> Iterator[str]:
     removed = manifest.get("removed", {})
     if sum(removed.values()) != excluded.get("removed_documents", 0):
         yield f"removed: {removed} does not add up to excluded.removed_documents"
+    edited = manifest.get("edited", {})
+    if (
+        not all(type(count) is int and count > 0 for count in edited.values())
+        or sum(edited.values()) > expected
+    ):
+        yield f"edited: {edited} is impossible for {expected} documents"
     overlong = config.get("overlong") or ""
     if "overlong_documents" in excluded and overlong != "drop":
         yield f"excluded.overlong_documents: {excluded['overlong_documents']}, although --overlong was not drop"

@@ -17,16 +17,12 @@ import numpy as np
 
 from beam_pipeline.curation.ngram_index import NgramIndex
 from beam_pipeline.curation.normalize import normalize_texts, normalize_words
-from beam_pipeline.curation.removals import Removals
+from beam_pipeline.curation.removals import PASSAGES, Removals
 from beam_pipeline.curation.shingles import ShingleSize, shingles_in_order
 from beam_pipeline.curation.single_characters import separate, separate_word
 
 RULE = "decontaminate"
 """The rule that removes documents that contain an item of a benchmark."""
-
-PASSAGES = "passages"
-"""The key of the evidence that lists the passages which are removed instead of the document: [first character, the one
-after the last]."""
 
 MATCH = np.dtype([("document", "<i8"), ("ngram", "<i8"), ("start", "<i8"), ("end", "<i8")])
 """An n-gram in a document: the document's number, that of the n-gram, and its first character and the one after its

@@ -25,12 +25,26 @@ NEAR = "near"
 """The rule that removes documents that are similar to an earlier one."""
 
 PASSAGES_RULE = "decontaminate_passages"
-"""The rule that removes passages from documents, which stay."""
+"""The rule that removes passages with items of benchmarks from documents, which stay."""
+
+PARAGRAPHS = "paragraphs"
+"""The rule that removes paragraphs of many documents from documents, which stay."""
+
+ALL_PARAGRAPHS = "paragraphs.all"
+"""The rule that removes documents of which PARAGRAPHS would leave nothing."""
 
 PII = "pii"
 """The rule that masks personal data in documents, which stay."""
 
-_EDITS = (PASSAGES_RULE, PII)
+CUTS = (PASSAGES_RULE, PARAGRAPHS)
+"""The rules that remove passages only."""
+
+EDITS = (*CUTS, PII)
+"""The rules that change documents, which stay."""
+
+PASSAGES = "passages"
+"""The key of the evidence that lists the passages which are removed instead of the document: [first character, the one
+after the last]."""
 
 RULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 """Matches the name of a rule. Combinations of rules are joined by `+`."""
@@ -137,15 +151,17 @@ class Removals:
         """Returns the removals of whole documents."""
         if not len(self):
             return self
-        is_edit = pc.is_in(self.table["rule"], pa.array(_EDITS))
+        is_edit = pc.is_in(self.table["rule"], pa.array(EDITS))
         return Removals(self.table.filter(pc.invert(is_edit)))
 
-    def documents_of(self, rule: str) -> np.ndarray:
-        """Returns the numbers of the documents that a rule removes or edits: int64, ascending."""
+    def edits(self) -> Removals:
+        """Returns the removals of passages from documents that stay, and the masked personal data."""
+        return self.of_rules(EDITS)
+
+    def of_rules(self, rules: Sequence[str]) -> Removals:
+        """Returns the removals of some rules."""
         return (
-            Removals(self.table.filter(pc.equal(self.table["rule"], rule))).documents
-            if len(self)
-            else self.documents
+            Removals(self.table.filter(pc.is_in(self.table["rule"], pa.array(rules)))) if len(self) else self
         )
 
     def without(self, documents: np.ndarray, masked: np.ndarray | Sequence[int] = ()) -> Removals:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from beam_pipeline.curation.removals import EXACT
+from beam_pipeline.curation.removals import EXACT, Removals
 from beam_pipeline.sources.units import BadRecord, WorkUnit
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError
@@ -35,14 +35,21 @@ class Excluded:
     removed: dict[str, int] = field(default_factory=dict)
     """The documents that rules remove, by the combination of rules, except for those that `exact` alone removes, which
     are `duplicate_documents`."""
+    edited: dict[str, int] = field(default_factory=dict)
+    """The documents that stay without the passages that rules remove or mask, by the combination of rules."""
 
     @property
     def removed_documents(self) -> int:
         return sum(self.removed.values())
 
-    def add_removals(self, counts: Mapping[str, int]) -> None:
-        """Adds documents that were removed, as `Removals.counts` counts them."""
-        for rules, count in counts.items():
+    def add_removals(self, removals: Removals) -> None:
+        """Adds the documents of a unit that were removed or edited."""
+        whole = removals.without_edits()
+        for rules, count in (
+            removals.edits().without(whole.documents, masked=whole.documents).counts().items()
+        ):
+            self.edited[rules] = self.edited.get(rules, 0) + count
+        for rules, count in whole.counts().items():
             if rules == EXACT:
                 self.duplicate_documents += count
             else:
@@ -51,9 +58,11 @@ class Excluded:
     def __add__(self, other: Excluded) -> Excluded:
         names = [name for name in self.NAMES if name != "removed_documents"]
         removed = Counter(self.removed) + Counter(other.removed)
+        edited = Counter(self.edited) + Counter(other.edited)
         return Excluded(
             **{name: getattr(self, name) + getattr(other, name) for name in names},
             removed=dict(sorted(removed.items())),
+            edited=dict(sorted(edited.items())),
         )
 
     def to_json(self) -> dict[str, int]:

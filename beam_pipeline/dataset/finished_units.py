@@ -113,6 +113,11 @@ def matches_path(staging: str, unit: int) -> str:
     return filesystem.join(staging, _FOLDER, f"unit-{unit:07d}.matches")
 
 
+def paragraphs_path(staging: str, unit: int) -> str:
+    """Returns the path of the paragraphs of a unit's documents."""
+    return filesystem.join(staging, _FOLDER, f"unit-{unit:07d}.paragraphs")
+
+
 def count_finished(files: Sequence[str]) -> int:
     """Returns how many of these files are the rows of a finished unit."""
     names = (path.rpartition("/")[2] for path in files)

@@ -17,7 +17,7 @@ from tokenmill_reader.format.json_form import COUNT, NUMBER, Optional, Share, mi
 def _form_of(option: Option) -> Any:
     """Returns the form of an option's value in the manifest."""
     if option.choices:
-        form: Any = re.compile("|".join(option.choices))
+        form: Any = re.compile("|".join(map(re.escape, option.choices)))
     elif option.kind is int:
         form = NUMBER if option.bounds is None else range(option.bounds[0], option.bounds[1] + 1)
     else:

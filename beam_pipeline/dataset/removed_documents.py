@@ -24,7 +24,11 @@ FOLDER = "removed"
 FILE_NAME = re.compile(r"(unit-\d{6,}\.parquet|_contamination\.json|_dry_run\.json)(\.tmp)?")
 REPORT_PATH = f"{FOLDER}/_contamination.json"
 DRY_RUN_PATH = f"{FOLDER}/_dry_run.json"
-_KEYS = ({"options", "benchmarks", "common_ngrams"}, {"excluded", "removed"})
+_KEYS = (
+    {"options", "benchmarks", "common_ngrams"},
+    {"excluded", "removed"},
+    {"excluded", "removed", "edited"},
+)
 
 COLUMNS = "columns"
 """The column with those of `--keep_columns`, which `SCHEMA` lacks: a struct of texts."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 from beam_pipeline.options.console_options import ConsoleConfig
 from beam_pipeline.options.curation_options import CurationConfig
 from beam_pipeline.options.decontaminate_options import DecontaminateConfig
+from beam_pipeline.options.dedup_options import DedupConfig
 from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.options.option_fields import Options, option
 from beam_pipeline.options.option_values import (
@@ -16,11 +17,9 @@ from beam_pipeline.options.option_values import (
     check_ids_column,
     check_record_columns,
     check_split_name,
-    parse_bands,
     parse_date,
     parse_prices,
     parse_sentinels,
-    parse_shingle,
     parse_splits,
     refuse_overwrite_and_resume,
 )
@@ -55,26 +54,7 @@ class PrepareConfig(Options):
     run; skip counts them and writes them to OUT/bad_records."""
     max_bad_ratio: float = option(0.01, metavar="SHARE", bounds=(0, 1), affects_bytes=False)
     """With --on_bad_record skip: the run fails if a larger share of the records is bad."""
-    dedup: Literal["none", "exact", "near"] = "none"
-    """exact keeps only the first of several documents with the same text; near only the first of similar ones."""
-    near_threshold: float = option(0.8, metavar="SHARE", bounds=(0.1, 1), needs="dedup")
-    """With --dedup near: documents are similar if their sets of shingles have at least this Jaccard similarity, the
-    share of their shingles that both have. OUT/removed has the similarity of each removed document."""
-    near_shingle: str = option("5", metavar="N[c]", needs="dedup", parse=parse_shingle)
-    """With --dedup near: the shingles of a document are its sequences of so many words, or, for languages without
-    spaces, of characters, such as 24c, regardless of case, white space and punctuation."""
-    near_bands: str | None = option(
-        None,
-        metavar="BANDSxROWS",
-        needs="dedup",
-        parse=parse_bands,
-        default_text="those of up to 128 MinHashes that find 97.5 of 100 pairs at the threshold, 18x7 for 0.8",
-    )
-    """With --dedup near: bands of MinHashes by which pairs are proposed, whose similarity is then computed. More bands
-    find more, more rows propose less."""
-    dedup_keep: str = option("first", metavar="first|longest|ATTRIBUTE", needs="dedup")
-    """Which of several equal or similar documents is kept: the first in the order of the input; the longest; or the one
-    with the highest value of an attribute of --attributes. Of several with the same value, the first."""
+    deduplication: DedupConfig = option(DedupConfig())
     contamination: DecontaminateConfig = option(DecontaminateConfig())
 
     curation: CurationConfig = option(CurationConfig())
@@ -222,10 +202,6 @@ class PrepareConfig(Options):
                     raise UsageError(
                         f"--{name}: applies to --content conversation only; add that, or omit it"
                     )
-        if given.get("dedup") != "near":
-            for name in ("near_threshold", "near_shingle", "near_bands"):
-                if name in given:
-                    raise UsageError(f"--{name}: applies to --dedup near only; add that, or omit it")
         if given.get("fim_rate"):
             if given.get("content") == "conversation":
                 raise UsageError(
@@ -262,16 +238,14 @@ class PrepareConfig(Options):
         check_ids_column(self.ids_column, self.output_format)
         if self.curation.record_columns:
             self._check_record_columns()
-        if self.dedup == "exact" and self.dedup_keep == "longest":
-            raise UsageError("--dedup_keep longest with --dedup exact: equal texts are equally long; omit it")
-        has_attributes = self.curation.attributes is not None
-        if has_attributes and self.curation.keep is None and not self.prefers_by_attribute:
+        has_attributes, preferred = self.curation.attributes is not None, self.deduplication.attribute
+        if has_attributes and self.curation.keep is None and preferred is None:
             raise UsageError(
                 "--attributes: has no effect alone; add --keep EXPRESSION or --dedup_keep ATTRIBUTE, or omit it"
             )
-        if self.prefers_by_attribute and not has_attributes:
+        if preferred is not None and not has_attributes:
             raise UsageError(
-                f"--dedup_keep {self.dedup_keep}: is neither first nor longest, and so an attribute, but --attributes "
+                f"--dedup_keep {preferred}: is neither first nor longest, and so an attribute, but --attributes "
                 "is missing"
             )
         if isinstance(self.splits, str) or not all(
@@ -307,16 +281,6 @@ class PrepareConfig(Options):
         return tuple(name for name, _ in self.splits)
 
     @property
-    def prefers(self) -> bool:
-        """Whether deduplication may keep another document than the first."""
-        return self.dedup != "none" and self.dedup_keep != "first"
-
-    @property
-    def prefers_by_attribute(self) -> bool:
-        """Whether deduplication keeps the document with the highest value of an attribute."""
-        return self.prefers and self.dedup_keep != "longest"
-
-    @property
     def has_targets(self) -> bool:
         """Whether some of the tokens are targets of the loss, and others not."""
         return self.input.content == "conversation"
@@ -339,11 +303,6 @@ class PrepareConfig(Options):
         for name in ("fim_rate", "fim_spm_rate", "fim_tokens"):
             if not self.fim_rate or values[name] is None:
                 del values[name]
-        for name in ("near_threshold", "near_shingle", "near_bands"):
-            if self.dedup != "near" or values[name] is None:
-                del values[name]
-        if not self.prefers:
-            del values["dedup_keep"]
         return values
 
     @classmethod

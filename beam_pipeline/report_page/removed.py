@@ -11,11 +11,11 @@ from typing import Any
 from markupsafe import Markup
 
 from beam_pipeline.curation.pii import masked, spans
-from beam_pipeline.curation.removals import PII
+from beam_pipeline.curation.removals import PASSAGES, PII
 from beam_pipeline.report_page.charts import Histogram, histogram_chart
 from beam_pipeline.support.errors import DataError
 from beam_pipeline.views.reading import FinishedSplit
-from beam_pipeline.views.removed import RemovedList, Sample, differences, mask_pieces, masks_of
+from beam_pipeline.views.removed import RemovedList, Sample, cut_pieces, differences, mask_pieces, masks_of
 from beam_pipeline.views.removed_counts import DOCUMENTS, Groups, RemovedCounts, largest
 from tokenmill_reader.console.escaping import visible
 
@@ -32,7 +32,7 @@ _SHOWN = 1200  # characters of a sample
 
 
 def removed_section(split: FinishedSplit) -> dict[str, Any] | None:
-    """Returns the values of the section; None if no rule has removed any document.
+    """Returns the values of the section; None if no rule has removed or edited any document.
 
     The lists of some evenly spread work units are read; the totals by rule are those of the manifest.
     """
@@ -44,10 +44,12 @@ def removed_section(split: FinishedSplit) -> dict[str, Any] | None:
         removed = RemovedList(split, "all", most_files=_MOST_FILES)
     except DataError:  # converted datasets and those of earlier versions have no lists
         removed = None
-    if not combinations and removed is None:
+    edited = split.manifest.get("edited", {})
+    if not combinations and not edited and removed is None:
         return None
     return {
         **_totals(combinations),
+        "edited": list(edited.items()),
         **(
             {}
             if removed is None
@@ -138,6 +140,8 @@ def _pieces(sample: Sample, shown: Callable[[str], str]) -> Iterator[tuple[str, 
     pieces = [("=", shown(sample.document.text))]
     if places := masks_of(sample):
         pieces = [piece for piece in mask_pieces(sample.document.text, places) if piece[0] != "-"]
+    elif sample.uncut is not None:
+        pieces = [(mark, shown(text)) for mark, text in cut_pieces(sample.uncut, sample.evidence[PASSAGES])]
     elif sample.kept is not None and sample.kept.text != sample.document.text:
         pieces = list(differences(shown(sample.document.text), shown(sample.kept.text)))
     left = _SHOWN

@@ -93,6 +93,7 @@ def commit(
             "files": [describe_file(name, data) for name, data in sorted(split_files.items())],
             "excluded": excluded.to_json(),
             **({"removed": excluded.removed} if excluded.removed else {}),
+            **({"edited": excluded.edited} if excluded.edited else {}),
             "engines": [use.to_json() for use in uses],
         }
         manifests[f"{layout.split}/{MANIFEST}"] = with_checksum(content)

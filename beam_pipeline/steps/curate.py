@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from beam_pipeline.curation.contamination import PASSAGES, cut
 from beam_pipeline.curation.contamination import RULE as CONTAMINATED
+from beam_pipeline.curation.contamination import cut
 from beam_pipeline.curation.decisions import Decided, Decision
 from beam_pipeline.curation.filters import make_filters
 from beam_pipeline.curation.pii import MaskPersonalData
-from beam_pipeline.curation.removals import PASSAGES_RULE, Removals
+from beam_pipeline.curation.removals import CUTS, PASSAGES, PASSAGES_RULE, Removals
 from beam_pipeline.curation.restore import Restored
 from beam_pipeline.dataset.bad_records import Excluded
 from beam_pipeline.dataset.removed_documents import removed_path, write_removed
@@ -99,18 +99,16 @@ class RemovedDocuments:
                     )
                 )
 
-    def counts(self) -> dict[str, int]:
-        """Returns the number of documents that each combination of rules removes."""
-        return Removals.concat(self._removals).without_edits().counts()
+    def removals(self) -> Removals:
+        """Returns the removals."""
+        return Removals.concat(self._removals)
 
     def write(self, job: Job, unit: WorkUnit) -> str | None:
         """Writes the list of the documents. Returns its path, or None if there are none."""
         path = removed_path(job.output, unit.index)
         if self.paths:
             columns = pa.concat_tables(self._columns) if self._columns else None
-            write_removed(
-                path, Removals.concat(self._removals), self.paths, np.concatenate(self._places), columns
-            )
+            write_removed(path, self.removals(), self.paths, np.concatenate(self._places), columns)
             return path
         if job.config.resume:  # the files may have changed since an earlier run listed documents of this unit
             filesystem.delete([path])
@@ -221,22 +219,23 @@ def cut_passages(batch: DocumentBatch, removals: Removals) -> tuple[DocumentBatc
         removals: Removals of documents of the batch, by their index in it, as decided, or as OUT/removed lists them.
 
     Returns:
-        The batch with the rest of their texts, and the removals. Those of documents with such a rest have the rule
-        PASSAGES_RULE. Documents without any are removed.
+        The batch with the rest of their texts, and the removals. Those of documents with such a rest have a rule of
+        CUTS. Documents without any are removed.
     """
     if not len(removals):
         return batch, removals
     texts, rules = list(batch.texts), removals.table["rule"].to_pylist()
     columns = (removals.table[name].to_pylist() for name in ("document", "evidence"))
-    cutting = (CONTAMINATED, PASSAGES_RULE)
+    edits = {CONTAMINATED: PASSAGES_RULE} | dict(zip(CUTS, CUTS, strict=True))
+    # The passages of a rule are those of the text that the one before has left.
     for row, (document, evidence) in enumerate(zip(*columns, strict=True)):
-        passages = json.loads(evidence).get(PASSAGES) if rules[row] in cutting else None
+        passages = json.loads(evidence).get(PASSAGES) if rules[row] in edits else None
         rest = cut(texts[document], passages) if passages else ""
         if rest and not rest.isspace():
-            texts[document], rules[row] = rest, PASSAGES_RULE
-    if PASSAGES_RULE not in rules:
-        return batch, removals
+            texts[document], rules[row] = rest, edits[rules[row]]
     edited = [index for index, text in enumerate(texts) if text is not batch.texts[index]]
+    if not edited:
+        return batch, removals
     sizes = batch.bytes.copy()
     sizes[edited] = utf8_sizes([texts[index] for index in edited])
     return replace(batch, texts=texts, bytes=sizes), removals.with_rules(rules)

@@ -8,8 +8,9 @@ import apache_beam as beam
 
 from beam_pipeline.curation.removals import Removals
 from beam_pipeline.dataset.bad_records import Excluded
-from beam_pipeline.dataset.finished_units import matches_path
+from beam_pipeline.dataset.finished_units import hashes_path, matches_path, paragraphs_path
 from beam_pipeline.dataset.removed_documents import DRY_RUN_PATH
+from beam_pipeline.dataset.sketches import sketches_path
 from beam_pipeline.dataset.text_checksums import TextChecksums
 from beam_pipeline.sources.reading import describe
 from beam_pipeline.sources.units import WorkUnit
@@ -49,8 +50,9 @@ class ListRemoved(beam.DoFn):
             excluded.bad_records += len(batch.bad_records)
             for record in batch.bad_records if job.config.on_bad_record == "fail" else ():
                 raise DataError(f"{describe(unit, record)}; --on_bad_record skip leaves such records out")
-        checksums.check(unit, matches_path(job.staging, unit.index), fingerprint=job.fingerprint)
-        excluded.add_removals(removed.counts())
+        for earlier_pass in (matches_path, paragraphs_path, hashes_path, sketches_path):
+            checksums.check(unit, earlier_pass(job.staging, unit.index), fingerprint=job.fingerprint)
+        excluded.add_removals(removed.removals())
         job.check_lock()
         removed.write(job, unit)
         progress.finish()
@@ -67,6 +69,6 @@ class FinishDryRun(beam.DoFn):
         job = self._job
         counts = sum(excluded, Excluded())
         job.check_lock()
-        content = {"excluded": counts.to_json(), "removed": counts.removed}
+        content = {"excluded": counts.to_json(), "removed": counts.removed, "edited": counts.edited}
         job.write(filesystem.join(job.output, DRY_RUN_PATH), json_bytes(content))
         finish(job)

@@ -7,9 +7,9 @@
 
 If the units' files are local, or documents are not packed, each shard reads its rows from them. Otherwise, in Cloud
 Storage, the runner groups rows by shard. Units are also read once each with `--decontaminate`, to find n-grams of
-benchmarks, and with `--dedup`, before tokenization: exact deduplication hashes their documents, and `near.py` compares
-them. With `--resume`, the units and shards that an earlier run finished are checked and kept. With `--dry_run`, the
-removed documents are only listed.
+benchmarks, and with `--dedup`, before tokenization: `paragraphs.py` removes paragraphs of many documents, exact
+deduplication hashes documents, and `near.py` compares them. With `--resume`, the units and shards that an earlier run
+finished are checked and kept. With `--dry_run`, the removed documents are only listed.
 
 Labels of steps never change, since runners show metrics and job graphs by label.
 """
@@ -41,6 +41,7 @@ from beam_pipeline.steps.deduplicate import (
 from beam_pipeline.steps.dry_run import FinishDryRun, ListRemoved
 from beam_pipeline.steps.job import Job
 from beam_pipeline.steps.near import RemoveNearDuplicates
+from beam_pipeline.steps.paragraphs import RemoveParagraphs
 from beam_pipeline.steps.route import KeptShards, RouteRows, list_shards
 from beam_pipeline.steps.tables import (
     KeptTable,
@@ -204,14 +205,16 @@ def _curate(
         reports.append(AsIter(report))
     else:
         with_removals = units | "Unit" >> beam.Map(lambda unit: (unit, b""))
-    if job.config.dedup == "exact":
+    if job.config.deduplication.has_paragraphs:
+        with_removals = with_removals | "RemoveParagraphs" >> RemoveParagraphs(job)
+    if job.config.deduplication.documents == "exact":
         hashed = with_removals | "HashDocuments" >> beam.ParDo(
             HashDocuments(job, num_buckets(job.input_bytes))
         ).with_outputs(HASHES, DUPLICATES)
         later_duplicates = (
             hashed[HASHES]
             | "GroupHashes" >> beam.GroupByKey()
-            | "FindDuplicates" >> beam.ParDo(FindDuplicates(scored=job.config.prefers))
+            | "FindDuplicates" >> beam.ParDo(FindDuplicates(scored=job.config.deduplication.prefers))
         )
         duplicates = (hashed[DUPLICATES], later_duplicates) | "AllDuplicates" >> beam.Flatten()
         numbered = with_removals | "NumberUnits" >> beam.Map(lambda element: (element[0].index, element))
@@ -220,7 +223,7 @@ def _curate(
             | "JoinDuplicates" >> beam.CoGroupByKey()
             | "UnitWithDuplicates" >> beam.Map(join_removals)
         )
-    elif job.config.dedup == "near":
+    elif job.config.deduplication.documents == "near":
         with_removals = with_removals | "RemoveNearDuplicates" >> RemoveNearDuplicates(job)
     return with_removals, reports
 

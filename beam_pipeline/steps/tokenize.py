@@ -19,6 +19,7 @@ from beam_pipeline.dataset.finished_units import (
     hashes_path,
     identity_of,
     matches_path,
+    paragraphs_path,
     unit_path,
 )
 from beam_pipeline.dataset.sketches import sketches_path
@@ -157,11 +158,11 @@ class TokenizeUnit(beam.DoFn):
                 place = describe_place(unit, error.name, error.place)
                 raise DataError(f"{place}, work unit {unit.index}: {error}") from error
             checksums.check(unit, path, fingerprint=job.fingerprint, run=job.run)
-            for earlier_pass in (matches_path, hashes_path, sketches_path):
+            for earlier_pass in (matches_path, paragraphs_path, hashes_path, sketches_path):
                 checksums.check(unit, earlier_pass(job.staging, unit.index), fingerprint=job.fingerprint)
             excluded.bad_records = len(bad_records)
             excluded.overlong_documents = rows.overlong
-            excluded.add_removals(removed.counts())
+            excluded.add_removals(removed.removals())
             job.check_lock()  # the file appears at the end of this block
             finished = writer.end(
                 tails=rows.tails,

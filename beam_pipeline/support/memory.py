@@ -10,11 +10,12 @@ from beam_pipeline.support.errors import UsageError
 
 _BASE_BYTES = 400 << 20  # the program, its libraries and a work unit
 
-# From docs/preparing.md: the peak memory of a local runner that groups all rows, or all documents' hashes
-# or bands of MinHashes.
+# From docs/preparing.md: the peak memory of a local runner that groups all rows, or all documents' hashes,
+# bands of MinHashes, or hashes of paragraphs.
 _PER_BYTE_OF_ROWS = 6.5
 _PER_BYTE_OF_TEXT_FOR_HASHES = 0.25
 _PER_BYTE_OF_TEXT_FOR_BANDS = 0.8
+_PER_BYTE_OF_TEXT_FOR_PARAGRAPHS = 0.5
 TEXT_BYTES_PER_TOKEN = 4.2
 _PER_BYTE_OF_DOCUMENT = 14  # its record, its text, pieces and ids, and copies of these; measured with 50 MB
 _COPIES_OF_STATISTICS = 4  # of a unit, its bytes, and sums of two steps
@@ -29,6 +30,7 @@ def estimate(
     groups_rows: bool,
     groups_hashes: bool,
     groups_bands: bool = False,
+    groups_paragraphs: bool = False,
     shard_bytes: float = 0,
     statistics_bytes: int = 0,
     longest_bytes: float = 0,
@@ -41,6 +43,7 @@ def estimate(
         groups_rows: Whether the runner groups the rows by shard, as it does if the output is not a local folder.
         groups_hashes: Whether the runner groups the documents' hashes, as it does with `--dedup exact`.
         groups_bands: Whether the runner groups the documents' bands of MinHashes, as it does with `--dedup near`.
+        groups_paragraphs: Whether the runner groups the hashes of paragraphs, as it does with `--dedup paragraphs`.
         shard_bytes: Bytes of a shard's rows, which are gathered in memory.
         statistics_bytes: Bytes of the statistics of all splits.
         longest_bytes: Bytes of the longest document that is known.
@@ -51,6 +54,7 @@ def estimate(
     )
     bytes_for_hashes = groups_hashes * input_bytes * _PER_BYTE_OF_TEXT_FOR_HASHES
     bytes_for_hashes += groups_bands * input_bytes * _PER_BYTE_OF_TEXT_FOR_BANDS
+    bytes_for_hashes += groups_paragraphs * input_bytes * _PER_BYTE_OF_TEXT_FOR_PARAGRAPHS
     bytes_for_documents = _PER_BYTE_OF_DOCUMENT * longest_bytes + _COPIES_OF_STATISTICS * statistics_bytes
     return int(_BASE_BYTES + bytes_for_rows + bytes_for_hashes + bytes_for_documents)
 

@@ -163,7 +163,7 @@ def check_run(config: PrepareConfig, launch: Launch, planned: InputPlan | None =
             config.curation.attributes,
             planned.units,
             expression=config.curation.keep,
-            preferred=config.dedup_keep if config.prefers_by_attribute else None,
+            preferred=config.deduplication.attribute,
         )
     config = replace(config, input=planned.config)
     _check_curation(config.curation, planned)
@@ -258,8 +258,9 @@ def _check_memory(config: PrepareConfig, planned: InputPlan, tokenizer: Tokenize
         remedies.insert(0, "use a smaller --shard_size, since all rows of a shard are in memory")
     if not filesystem.is_local(config.output):
         remedies.append("write to a local folder and copy it")
-    if config.dedup != "none":
-        remedies.append(f"omit --dedup {config.dedup}")
+    dedup = config.deduplication.dedup
+    if dedup != "none":
+        remedies.append(f"omit --dedup {dedup}")
     memory.check(
         needed_memory(config, planned.bytes, tokenizer.vocab_size, longest_bytes=planned.longest_known),
         memory.available(),

@@ -25,6 +25,11 @@ _NEAR_BYTES_PER_SECOND = 15e6
 _NEAR_SHUFFLED_BYTES = 1.5
 _NEAR_STAGED_BYTES = 1.6
 
+# Removing repeated paragraphs of some 200 bytes, per byte of text; steps/paragraphs.py has the arithmetic.
+_PARAGRAPH_BYTES_PER_SECOND = 18e6
+_PARAGRAPH_SHUFFLED_BYTES = 0.15
+_PARAGRAPH_STAGED_BYTES = 0.3
+
 
 @dataclass(frozen=True, kw_only=True)
 class OutputSize:
@@ -74,14 +79,18 @@ class ComparisonCost:
 
     @classmethod
     def of(cls, config: PrepareConfig, input_bytes: int) -> ComparisonCost:
-        """Returns the cost for so many bytes of text: of `--decontaminate` and `--dedup near`, if they are used."""
+        """Returns the cost for so many bytes of text: of `--decontaminate`, and `--dedup` paragraphs and near."""
+        is_near = config.deduplication.documents == "near"
+        has_paragraphs = config.deduplication.has_paragraphs
         seconds = input_bytes / _NGRAM_BYTES_PER_SECOND if config.contamination.decontaminate else 0.0
-        if config.dedup != "near":
-            return cls(seconds=seconds)
+        seconds += has_paragraphs * input_bytes / _PARAGRAPH_BYTES_PER_SECOND
+        seconds += is_near * input_bytes / _NEAR_BYTES_PER_SECOND
+        staged = has_paragraphs * _PARAGRAPH_STAGED_BYTES + is_near * _NEAR_STAGED_BYTES
+        shuffled = has_paragraphs * _PARAGRAPH_SHUFFLED_BYTES + is_near * _NEAR_SHUFFLED_BYTES
         return cls(
-            seconds=seconds + input_bytes / _NEAR_BYTES_PER_SECOND,
-            staged_bytes=round(input_bytes * _NEAR_STAGED_BYTES),
-            shuffled_bytes=round(input_bytes * _NEAR_SHUFFLED_BYTES),
+            seconds=seconds,
+            staged_bytes=round(input_bytes * staged),
+            shuffled_bytes=round(input_bytes * shuffled),
         )
 
 
@@ -135,6 +144,7 @@ def needed_memory(config: PrepareConfig, input_bytes: int, vocab_size: int, *, l
         statistics_bytes=8 * vocab_size * len(config.splits),
         longest_bytes=longest_bytes,
         groups_rows=not filesystem.is_local(config.output) and config.packing != "none",
-        groups_hashes=config.dedup == "exact",
-        groups_bands=config.dedup == "near",
+        groups_hashes=config.deduplication.documents == "exact",
+        groups_bands=config.deduplication.documents == "near",
+        groups_paragraphs=config.deduplication.has_paragraphs,
     )

@@ -35,8 +35,9 @@ def describe_estimate(estimated: Estimate, config: PrepareConfig) -> Iterator[st
             f"{name}: about {split.tokens:,} tokens, {records}, {counted(split.shards, 'shard')}, "
             f"{human_bytes(split.bytes)}"
         )
-    if config.dedup != "none":
-        yield f"duplicates, which --dedup {config.dedup} leaves out, are counted here: a sample does not show them"
+    dedup = config.deduplication.dedup
+    if dedup != "none":
+        yield f"duplicates, which --dedup {dedup} leaves out, are counted here: a sample does not show them"
     if config.curation.filter or config.curation.keep:
         yield "documents and lines that --filter and --keep remove are counted here: a sample is not filtered"
     machine, dataflow = estimated.this_machine, estimated.dataflow

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
+from beam_pipeline.curation.removals import PASSAGES
 from beam_pipeline.views.reading import FinishedSplit
-from beam_pipeline.views.removed import RemovedList, Sample, differences, mask_pieces, masks_of
+from beam_pipeline.views.removed import RemovedList, Sample, cut_pieces, differences, mask_pieces, masks_of
 from beam_pipeline.views.removed_counts import DOCUMENTS, Groups, largest
 from tokenmill_reader.console.escaping import visible
 
@@ -59,6 +60,8 @@ def _sample_lines(sample: Sample) -> Iterator[str]:
         yield "(the source no longer has this document)"
     elif masked := masks_of(sample):
         yield _marked(mask_pieces(sample.document.text, masked))
+    elif sample.uncut is not None:
+        yield _marked(cut_pieces(sample.uncut, sample.evidence[PASSAGES]))
     elif sample.kept is None:
         yield _beginning(sample.document.text)
         if sample.kept_place:

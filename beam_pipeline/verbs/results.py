@@ -57,6 +57,8 @@ class PreparedDataset:
     splits: Mapping[str, SplitSummary] = field(default_factory=dict)
     excluded: Mapping[str, int] = field(default_factory=dict)
     """The number of records, and of those that did not become documents, by the reason."""
+    edited: Mapping[str, int] = field(default_factory=dict)
+    """The number of documents that stay without the passages that rules remove, by the combination of rules."""
     engines: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
     """The libraries that encoded the documents, as in the manifest."""
     analysis: Mapping[str, Lengths] = field(default_factory=dict, repr=False)
@@ -274,6 +276,7 @@ def read_summary(
         seconds=None if seconds is None else round(seconds, 3),
         splits=summaries,
         excluded=content["excluded"],
+        edited=content.get("edited", {}),
         engines=tuple(content["engines"]),
         analysis=dict(analysis),
     )

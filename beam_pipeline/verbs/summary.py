@@ -51,6 +51,8 @@ def print_summary(config: PrepareConfig, output: str, seconds: float | None) -> 
     if excluded:
         counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in excluded.items())
         print(f"left out of {split_manifest['excluded']['records']:,} records: {counts}")
+    if split_manifest.get("edited"):
+        print(describe_edits(split_manifest["edited"]))
     for engine in split_manifest["engines"]:
         for line in _describe_engine(engine, total_bytes):
             print(line)
@@ -122,3 +124,9 @@ def _describe_engine(engine: Mapping[str, Any], total_bytes: int) -> Iterator[st
     )
     if shares[0] > _MANY_DOCUMENTS and shares[1] > _MUCH_TEXT:
         yield f"WARNING: this run was slow, since Hugging Face's tokenizers encoded {shares[1]:.0%} of the text"
+
+
+def describe_edits(edited: Mapping[str, int]) -> str:
+    """Describes the documents of which rules remove or mask passages, by the combination of rules."""
+    counts = ", ".join(f"{count:,} by {rules}" for rules, count in edited.items())
+    return f"edited documents: {counts}"

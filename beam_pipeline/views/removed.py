@@ -15,8 +15,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from beam_pipeline.curation.pii import MASKS, SPANS, Span, spans
+from beam_pipeline.curation.removals import PARAGRAPHS, PASSAGES, PASSAGES_RULE, Removals
 from beam_pipeline.dataset import removed_documents
+from beam_pipeline.dataset.removed_documents import read_removed, removed_path
+from beam_pipeline.options.curation_options import CurationConfig
 from beam_pipeline.sources.reading import read_unit
+from beam_pipeline.sources.units import DocumentBatch, WorkUnit
+from beam_pipeline.steps.curate import cut_passages, edit, make_decisions
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError
 from beam_pipeline.views.reading import FinishedSplit
@@ -24,6 +29,7 @@ from beam_pipeline.views.removed_counts import RemovedCounts
 from beam_pipeline.views.tracing import input_options
 
 _WORDS = re.compile(r"\S+\s*")
+_PIECES = re.compile(r"^\s+|\S+\s*")
 _SHOWN_EQUAL = 8  # words on each side of a difference
 _CONTEXT = 60  # characters on each side of personal data
 _MOST_WORDS = 5000  # of a text that is compared: the time grows with the square
@@ -56,6 +62,8 @@ class Sample:
     """None if the source no longer has it."""
     kept: ReadDocument | None = None
     """The document that is kept instead, if the evidence names one as `kept`: [unit, number]."""
+    uncut: str | None = None
+    """If only passages are removed: the text that has them, after the edits of filters and of earlier rules."""
 
     @property
     def kept_place(self) -> Place | None:
@@ -157,6 +165,22 @@ class RemovedList:
             )
             sample.document = document if is_same else None
             sample.kept = documents.get(sample.kept_place) if sample.kept_place else None
+        self._add_uncut([sample for sample in samples if sample.document and PASSAGES in sample.evidence])
+
+    def _add_uncut(self, samples: Sequence[Sample]) -> None:
+        """Edits the texts of documents as the run did before it cut passages."""
+        by_place = {(sample.unit, sample.row["document"]): sample for sample in samples}
+        curation = CurationConfig.of_manifest(self._split.manifest["config"])
+        decisions = make_decisions(curation, edits_only=True)
+        for unit, read, first, numbers in self._batches(by_place, curation.columns):
+            batch, _ = edit(unit, read, first, decisions)
+            listed = read_removed(removed_path(self._split.dataset, unit.index)) or Removals.empty()
+            in_batch = listed.between(first, first + len(read.texts)).shifted(-first)
+            after_benchmarks, _ = cut_passages(batch, in_batch.of_rules([PASSAGES_RULE]))
+            for number in numbers:
+                sample = by_place[unit.index, number]
+                is_later = sample.row["rule"] == PARAGRAPHS
+                sample.uncut = (after_benchmarks if is_later else batch).texts[number - first]
 
     def _read(self, path: str) -> pa.Table:
         try:
@@ -173,10 +197,20 @@ class RemovedList:
 
     def _documents(self, places: Iterable[Place], most_bytes: int | None) -> dict[Place, ReadDocument]:
         """Reads documents again. Those of missing files, and of units after the first `most_bytes`, are absent."""
+        result: dict[Place, ReadDocument] = {}
+        for unit, batch, first, numbers in self._batches(places, most_bytes=most_bytes):
+            for number in numbers:
+                place, text = int(batch.places[number - first]), batch.texts[number - first]
+                result[unit.index, number] = ReadDocument(unit.root + batch.name, place, text)
+        return result
+
+    def _batches(
+        self, places: Iterable[Place], columns: Sequence[str] = (), *, most_bytes: int | None = None
+    ) -> Iterator[tuple[WorkUnit, DocumentBatch, int, list[int]]]:
+        """Yields the batches with documents, each with its unit, the number of its first document, and theirs."""
         numbers_of: dict[int, list[int]] = {}
         for unit, number in sorted(places):
             numbers_of.setdefault(unit, []).append(number)
-        result: dict[Place, ReadDocument] = {}
         options, read_bytes = input_options(self._split), 0
         for index, numbers in numbers_of.items():
             unit, first = self._split.units[index], 0
@@ -184,17 +218,16 @@ class RemovedList:
             if most_bytes is not None and read_bytes > most_bytes:
                 break
             try:
-                for batch in read_unit(unit, options):
-                    for number in numbers:
-                        if first <= number < first + len(batch.texts):
-                            place, text = int(batch.places[number - first]), batch.texts[number - first]
-                            result[index, number] = ReadDocument(unit.root + batch.name, place, text)
-                    first += len(batch.texts)
+                for batch in read_unit(unit, options, columns=columns):
+                    end = first + len(batch.texts)
+                    in_batch = [number for number in numbers if first <= number < end]
+                    if in_batch:
+                        yield unit, batch, first, in_batch
+                    first = end
                     if first > numbers[-1]:
                         break
             except (DataError, OSError):
                 continue  # the samples are shown without their text
-        return result
 
 
 def masks_of(sample: Sample) -> list[Span]:
@@ -258,6 +291,21 @@ def differences(removed: str, kept: str) -> Iterator[tuple[str, str]]:
             yield "-", "".join(ours[our_start:our_end])
         if their_end > their_start:
             yield "+", "".join(theirs[their_start:their_end])
+
+
+def cut_pieces(text: str, passages: Iterable[tuple[int, int]]) -> Iterator[tuple[str, str]]:
+    """Yields a text as pieces (mark, text): "-" for its passages, "=" for the rest, shortened as in `differences`.
+
+    >>> list(cut_pieces("a\\nb\\nc", [(2, 4)]))
+    [('=', 'a\\n'), ('-', 'b\\n'), ('=', 'c')]
+    """
+    place = 0
+    for start, end in [*passages, (len(text), len(text))]:
+        if start > place:
+            yield "=", _shortened(_PIECES.findall(text[place:start]))
+        if end > start:
+            yield "-", text[start:end]
+        place = end
 
 
 def _shortened(words: list[str]) -> str:

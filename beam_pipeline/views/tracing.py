@@ -172,7 +172,7 @@ class Tracer:
         size = sum(unit.bytes for unit in units_to_read)
         if max_bytes is not None and size > max_bytes:
             raise TraceTooSlow(f"finding the documents requires tokenizing {size / 1e6:,.0f} MB again")
-        if "removed" in self._split.manifest and not _lists_removed(self._split):
+        if self._split.manifest.keys() & {"removed", "edited"} and not _lists_removed(self._split):
             raise NotTraced("the list of removed documents, the folder removed/ of the dataset, is missing")
         self._check_sources(units_to_read)
         try:

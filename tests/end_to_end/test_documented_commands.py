@@ -123,13 +123,17 @@ def _make_curated(place: Path, documents: list[str], run_successfully: Callable[
     rows.append({"text": f"{GOOD_TEXT}\nWrite to map@example.com.", "lang": "en"})
     (place / "web").mkdir()
     (place / "web" / "web.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (place / "pages").mkdir()
+    rows = [{"text": f"{GOOD_TEXT}\nThe page has the number {number} at its end."} for number in range(20)]
+    (place / "pages" / "pages.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (place / "blocked.txt").write_text("a3.com\n")
     page = (ROOT / "docs" / "curating.md").read_text(encoding="utf-8")
     (place / "my_filters.py").write_text(page.partition("# my_filters.py\n")[2].partition("```")[0])
     source = ["--input", place / "web" / "*.jsonl"]
-    prepare = ["prepare", *source, "--tokenizer", place / "tokenizer", "--output", place / "clean"]
-    run_successfully(*prepare, "--filter", "gopher")
-    run_successfully(*prepare[:-1], place / "other", "--filter", "pii")
+    prepare = ["prepare", "--tokenizer", place / "tokenizer", "--output", place / "clean"]
+    pages = ["--input", place / "web" / "*.jsonl", place / "pages" / "*.jsonl"]
+    run_successfully(*prepare, *pages, "--filter", "gopher", "--dedup", "paragraphs")
+    run_successfully(*prepare[:-1], place / "other", *source, "--filter", "pii")
     shutil.copy(place / "clean" / "removed" / "unit-000000.parquet", place / "restore.parquet")
     measures = "gopher,gopher_repetition,fineweb,language,pii"
     run_successfully("annotate", *source, "--measure", measures, "--output", place / "attributes")

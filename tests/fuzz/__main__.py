@@ -41,11 +41,11 @@ _USERS_FILES = {
 
 
 def _without_manifests(files: dict) -> dict:
-    """Returns what a converted dataset has in common with a prepared one. bad_records/ is a log of the run."""
+    """Returns what a converted dataset has in common with a prepared one, which also lists what its run left out."""
     return {
         name: data
         for name, data in files.items()
-        if not name.endswith("/manifest.json") and not name.startswith("bad_records/")
+        if not name.endswith("/manifest.json") and not name.startswith(("bad_records/", "removed/"))
     }
 
 
@@ -137,7 +137,7 @@ class CaseRun:
 
     def _prepare(self, output: Path, output_format: str, *extra_options: str, seed: int | None) -> list[str]:
         case = self._case
-        options = [*case.options, "--output_format", output_format]
+        options = [*case.options, *case.curation.options(self._root), "--output_format", output_format]
         if seed is not None:
             options[options.index("--seed") + 1] = str(seed)
         inputs = ["--input", str(self._root / "input" / "*")]
@@ -379,6 +379,7 @@ def main() -> int:
                         f"fault {case.fault}",
                         f"before {case.before}",
                         f"refused: {case.is_refused}",
+                        *(f"with {name}" for name in case.curation.features),
                     ]
                 )
                 if args.show:

@@ -9,13 +9,15 @@ import bz2
 import gzip
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.beam_pipeline.near_reference import shingles
+from tests.fuzz.curation import Curation, draw_curation, with_lines
 from tests.fuzz.tokenizers_for_fuzz import TOKENIZERS
 from tokenmill_reader.format.names import DOCUMENT_FORMATS, ROW_FORMATS
 
@@ -51,6 +53,8 @@ class InputFile:
     """The documents that a reader must find in it, in order, without blank ones."""
     bad_records: int
     """Number of its records that are not documents."""
+    places: tuple[int, ...] = ()
+    """The place of each document: the byte of the uncompressed file, or the row; none if they are not known here."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +68,15 @@ class Case:
     tokenizer: str
     """A key of `TOKENIZERS`."""
     options: tuple[str, ...]
-    """Options of `prepare`, except input, tokenizer, output and its format. The oracle needs some of them, so these are
-    also fields below: `packing`, `dedup`, `append_eos`, `skip_bad`."""
+    """Options of `prepare`, except input, tokenizer, output, its format, and those of `curation`. The oracle needs some
+    of them, so these are also fields below: `packing`, `append_eos`, `skip_bad`."""
+    curation: Curation
+    """What is removed."""
     output_format: str
     """Format of the dataset that the run with the fault writes."""
     converted_from: str | None
     """The format of a dataset that `convert` reads in the run with the fault. None if that is a run of `prepare`."""
     packing: str
-    dedup: str
     append_eos: bool
     skip_bad: bool
     output: str
@@ -96,12 +101,21 @@ class Case:
     def documents(self) -> list[str]:
         """The documents that the dataset must contain, in no particular order."""
         texts = [text for file in self.files for text in file.documents]
-        if self.dedup == "near":
-            first_of_set: dict[object, str] = {}
-            for text in texts:
-                first_of_set.setdefault(shingles(text, 5) or text.strip(), text)
-            return list(first_of_set.values())
-        return list(dict.fromkeys(texts)) if self.dedup == "exact" else texts
+        restored = [place is not None for _, place in self._restored()]
+        return self.curation.left(texts, restored)
+
+    def _restored(self) -> list[tuple[str, int | None]]:
+        """Returns the file of each document, and its place if it is restored."""
+        places = [
+            (file.name, place)
+            for file in self.files
+            for place in (file.places or [None] * len(file.documents))
+        ]
+        every = self.curation.restore_every
+        return [
+            (name, place if every and number % every == 0 else None)
+            for number, (name, place) in enumerate(places)
+        ]
 
     @property
     def is_refused(self) -> str | None:
@@ -113,10 +127,12 @@ class Case:
         return None
 
     def write_input(self, folder: Path) -> None:
-        """Writes the input files into a new folder."""
+        """Writes the input files into a new folder, and those of the curation beside it."""
         folder.mkdir(parents=True)
         for file in self.files:
             (folder / file.name).write_bytes(file.content)
+        restored = [(str(folder / name), place) for name, place in self._restored() if place is not None]
+        self.curation.write(folder.parent, *(zip(*restored, strict=True) if restored else ((), ())))
 
 
 def make_case(seed: int, number: int) -> Case:
@@ -126,7 +142,9 @@ def make_case(seed: int, number: int) -> Case:
     skip_bad = rng.random() < 0.4
     bad_share = rng.choice((0.0, 0.0, 0.1)) if skip_bad else rng.choice((0.0,) * 7 + (0.05,))
     kinds = ("text", "text", "jsonl", "jsonl", "parquet") if document == "line" else ("text",)
-    files = _files(rng, kinds, document, bad_share)
+    curating = random.Random(f"{seed}/{number}/curation")  # the rest of a case does not depend on its draws
+    has_lines = curating.random() < 0.5 and document == "line"
+    files = _files(rng, kinds, document, bad_share, curating if has_lines else None)
     size = sum(len(file.content) for file in files)
     tokenizer = rng.choice(sorted(TOKENIZERS))
     packing = rng.choice(("concat", "concat", "best_fit", "pad", "none"))
@@ -135,6 +153,7 @@ def make_case(seed: int, number: int) -> Case:
     other_formats = [name for name in formats if name != output_format]
     converted_from = rng.choice((None, None, rng.choice(other_formats)))
     dedup = rng.choice((*["none"] * 8, "exact", "near"))
+    curation = draw_curation(curating, dedup)
     append_eos = rng.random() < 0.3
     options = ["--document", document, "--packing", packing, "--seed", str(rng.randrange(3))]
     options += ["--max_length", str(rng.choice((8, 16, 33, 64)))] if packing != "none" else []
@@ -151,8 +170,6 @@ def make_case(seed: int, number: int) -> Case:
         options += rng.choice(
             ([], [], ["--segment_ids"], ["--position_ids"], ["--segment_ids", "--position_ids"])
         )
-    options += ["--dedup", dedup] if dedup != "none" else []
-    options += ["--near_threshold", "1"] if dedup == "near" else []  # which no band can miss
     options += ["--append_eos"] if append_eos else []
     options += ["--on_bad_record", "skip", "--max_bad_ratio", "1"] if skip_bad else []
     options += rng.choice(([], [], ["--engine", "hf"]))
@@ -164,7 +181,7 @@ def make_case(seed: int, number: int) -> Case:
         output_format=output_format,
         converted_from=converted_from,
         packing=packing,
-        dedup=dedup,
+        curation=curation,
         append_eos=append_eos,
         skip_bad=skip_bad,
         output=rng.choice(_OUTPUTS),
@@ -177,12 +194,18 @@ def make_case(seed: int, number: int) -> Case:
 
 
 def _files(
-    rng: random.Random, kinds: tuple[str, ...], document: str, bad_share: float
+    rng: random.Random,
+    kinds: tuple[str, ...],
+    document: str,
+    bad_share: float,
+    curating: random.Random | None,
 ) -> tuple[InputFile, ...]:
     files = {}
     for name in rng.sample(_FILE_NAMES, rng.randint(1, 4)):
         kind = rng.choice(kinds)
         texts = [_document(rng) for _ in range(int(2 ** rng.uniform(0, 7)))]
+        if curating and kind != "text":
+            texts = [with_lines(curating, text) for text in texts]
         make = _MAKERS.get(kind, _text)
         file = make(rng, name, texts, document if kind == "text" else bad_share)
         files[file.name] = file
@@ -218,7 +241,7 @@ def _text(rng: random.Random, name: str, texts: list[str], document: str) -> Inp
 
 
 def _jsonl(rng: random.Random, name: str, texts: list[str], bad_share: float) -> InputFile:
-    lines, documents, bad_count = [], [], 0
+    lines, documents, places, bad_count = [], [], [], 0
     broken_records = ('{"text": ', '{"other": "a"}', '{"text": 3}', "[1]", '{"text": "\\ud800"}', "\xff")
     for text in texts:
         text = text.replace("tokens", rng.choice(("tokens", "to\nkens", "\t", "\u0000")))
@@ -228,8 +251,9 @@ def _jsonl(rng: random.Random, name: str, texts: list[str], bad_share: float) ->
         else:
             lines.append(json.dumps({"id": 1, "text": text}, ensure_ascii=rng.random() < 0.5).encode())
             documents.append(text)
+            places.append(sum(map(len, lines[:-1])) + len(lines) - 1)
     content = b"\n".join(lines) + rng.choice((b"", b"\n"))
-    return _packed(rng, name.format("jsonl"), content, documents, bad_count)
+    return _packed(rng, name.format("jsonl"), content, documents, bad_count, places)
 
 
 def _parquet(rng: random.Random, name: str, texts: list[str], bad_share: float) -> InputFile:
@@ -238,15 +262,24 @@ def _parquet(rng: random.Random, name: str, texts: list[str], bad_share: float) 
     column = column.dictionary_encode() if rng.random() < 0.3 else column
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"text": column}), sink, row_group_size=rng.choice((1, 10, 1000)))
-    documents = tuple(text for text in values if text is not None and text.strip())
-    return InputFile(name.format("parquet"), sink.getvalue().to_pybytes(), documents, values.count(None))
+    rows = [row for row, text in enumerate(values) if text is not None and text.strip()]
+    documents, content = tuple(values[row] for row in rows), sink.getvalue().to_pybytes()
+    return InputFile(name.format("parquet"), content, documents, values.count(None), tuple(rows))
 
 
 _MAKERS = {"jsonl": _jsonl, "parquet": _parquet}
 
 
-def _packed(rng: random.Random, name: str, content: bytes, documents: list[str], bad_count: int) -> InputFile:
-    non_blank = tuple(text for text in documents if text and not text.isspace())
+def _packed(
+    rng: random.Random,
+    name: str,
+    content: bytes,
+    documents: list[str],
+    bad_count: int,
+    places: Sequence[int] = (),
+) -> InputFile:
+    is_text = [bool(text) and not text.isspace() for text in documents]
+    non_blank, places = (tuple(compress(values, is_text)) for values in (documents, places))
     codec = rng.choice(("", "", "", ".gz", ".bz2", ".zst"))
     if codec == ".gz":
         member_end = rng.randrange(len(content) + 1)  # gzip files with several members are common
@@ -255,4 +288,4 @@ def _packed(rng: random.Random, name: str, content: bytes, documents: list[str],
         content = bz2.compress(content)
     elif codec == ".zst":
         content = pa.compress(content, codec="zstd", asbytes=True)
-    return InputFile(name + codec, content, non_blank, bad_count)
+    return InputFile(name + codec, content, non_blank, bad_count, places)

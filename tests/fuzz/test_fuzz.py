@@ -14,7 +14,16 @@ from tests.fuzz.tokenizers_for_fuzz import TOKENIZERS
 from tokenmill_reader.format.names import DOCUMENT_FORMATS, ROW_FORMATS
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = (0, 4, 8, 12, 13, 28, 32, 33, 72, 125, 237)
+SMALL = (14, 95, 127, 148, 291, 310, 319, 336, 359, 373, 383)
+REMOVED_BY = {
+    "pii",
+    "tests.fuzz.curation:by_length",
+    "decontamination",
+    "paragraphs",
+    "exact",
+    "near",
+    "restore",
+}
 
 
 def test_a_run_leaves_a_whole_dataset_or_none_and_nothing_else_changes():
@@ -22,6 +31,7 @@ def test_a_run_leaves_a_whole_dataset_or_none_and_nothing_else_changes():
     assert {case.fault for case in cases} == set(FAULTS)
     assert {case.before for case in cases} == set(BEFORE)
     assert {case.tokenizer for case in cases} == set(TOKENIZERS)
+    assert {name for case in cases for name in case.curation.features} == REMOVED_BY
     assert {case.output_format for case in cases} == {*ROW_FORMATS, *DOCUMENT_FORMATS}
     assert f"{len(SMALL)} cases, 0 of them wrong" in fuzz("--only", *map(str, SMALL))
 

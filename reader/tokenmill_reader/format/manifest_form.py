@@ -78,8 +78,8 @@ _MANIFEST_FORM = {
     "excluded": {
         **dict.fromkeys(("records", "blank_documents", "bad_records", "duplicate_documents"), COUNT),
         "overlong_documents": Optional(COUNT),
-        "removed": Optional(dict),
     },
+    **dict.fromkeys(("removed", "edited"), Optional(dict)),
     "engines": [
         {
             "name": str,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from beam_pipeline.engines.documents import DocumentTokenizer
 from beam_pipeline.options.command_line import parse
 from beam_pipeline.options.curation_options import CurationConfig
+from beam_pipeline.options.dedup_options import DedupConfig
 from beam_pipeline.options.input_options import DatasetConfig, InputConfig, MixItem
 from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.options.tokenizer_options import TrainTokenizerConfig
@@ -36,7 +37,6 @@ OTHER = {
     "dataset": DatasetConfig("name"),
     "input": ("other",),
     "output_format": "parquet",
-    "dedup_keep": "longest",
     "curation": CurationConfig(keep_columns=("url",)),
 }
 
@@ -64,8 +64,6 @@ def test_each_option_is_in_the_identity_or_declared_without_influence(config: Pr
         config = replace(config, input=replace(config.input, content="conversation"))
     if name in ("fim_spm_rate", "fim_tokens"):
         config = replace(config, fim_rate=0.5)
-    if name.startswith("near_") or name == "dedup_keep":
-        config = replace(config, dedup="near")
     if name == "ids_column":  # only this format has other names
         config = replace(config, output_format="mds")
     other_config = replace(config, **{name: other_value(name, getattr(config, name))})
@@ -80,6 +78,25 @@ def test_each_option_of_the_input_is_in_the_identity_or_declared_without_influen
     other_input = replace(config.input, **{name: other_value(name, getattr(config.input, name))})
     is_same = json.dumps(replace(config, input=other_input).identity()) == json.dumps(config.identity())
     assert is_same == (name in NO_INFLUENCE_OF_INPUT)
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(DedupConfig)])
+def test_each_option_of_deduplication_is_in_the_identity_if_it_is_used(config: PrepareConfig, name: str):
+    def identity(dedup: str, **values: object) -> str:
+        options = replace(DedupConfig(dedup=dedup), **values)
+        return json.dumps(replace(config, deduplication=options).identity())
+
+    other = {name: other_value(name, getattr(DedupConfig(dedup="none"), name))}
+    if name == "dedup":
+        assert (
+            len({identity(dedup) for dedup in ("none", "exact", "near", "paragraphs", "near+paragraphs")})
+            == 5
+        )
+        return
+    part = "near" if name.startswith("near_") else "paragraphs"
+    assert identity("near+paragraphs", **other) != identity("near+paragraphs")
+    assert identity(part, **other) != identity(part)
+    assert identity("exact", **other) == identity("exact")
 
 
 def test_of_a_dataset_only_the_cache_has_no_influence():

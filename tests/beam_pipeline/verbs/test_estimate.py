@@ -240,11 +240,14 @@ def test_near_deduplication_takes_time_memory_disk_and_shuffle(
 
     plain, near = estimated(), estimated("--dedup", "near")
     assert near["tokens"] == plain["tokens"]
-    for place, name in (
-        ("this_machine", "memory_bytes"),
-        ("this_machine", "staged_bytes"),
-        ("dataflow", "shuffled_bytes"),
-    ):
+    added = [
+        *(("this_machine", name) for name in ("memory_bytes", "staged_bytes")),
+        *(("dataflow", name) for name in ("shuffled_bytes", "vcpu_hours")),
+    ]
+    for place, name in added:
         assert near[place][name] > plain[place][name]
     size = corpus.stat().st_size
     assert near["this_machine"]["staged_bytes"] - plain["this_machine"]["staged_bytes"] > size
+    both = estimated("--dedup", "near+paragraphs")
+    for place, name in added:
+        assert both[place][name] > near[place][name]
