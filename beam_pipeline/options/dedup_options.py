@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -51,13 +50,13 @@ class DedupConfig(Options):
     """With --dedup paragraphs: the end of a paragraph. blank_line is for texts whose paragraphs have several lines."""
 
     @property
-    def documents(self) -> str:
+    def document_dedup(self) -> str:
         """How documents are compared: none, exact or near."""
         name = self.dedup.partition("+")[0]
         return "none" if name == "paragraphs" else name
 
     @property
-    def has_paragraphs(self) -> bool:
+    def removes_paragraphs(self) -> bool:
         """Whether repeated paragraphs are removed."""
         return "paragraphs" in self._parts
 
@@ -78,7 +77,7 @@ class DedupConfig(Options):
                 f"--dedup {arguments['dedup']}: conversations stay whole; use exact or near, or omit it"
             )
 
-    def identity(self) -> Mapping[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """See `Options.identity`. Fingerprints and manifests have only the options that are used."""
         values = super().identity()
         for part, names in _OPTIONS.items():
