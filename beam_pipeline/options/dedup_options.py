@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -54,7 +53,7 @@ class DedupConfig(Options):
     """With --dedup paragraphs: the end of a paragraph. blank_line is for texts whose paragraphs have several lines."""
 
     @property
-    def documents(self) -> str:
+    def document_dedup(self) -> str:
         """How documents are compared: none, exact or near."""
         name = self.dedup.partition("+")[0]
         return "none" if name == "paragraphs" else name
@@ -62,15 +61,15 @@ class DedupConfig(Options):
     @property
     def prefers(self) -> bool:
         """Whether another document than the first can be kept."""
-        return self.documents != "none" and self.dedup_keep != "first"
+        return self.document_dedup != "none" and self.dedup_keep != "first"
 
     @property
-    def attribute(self) -> str | None:
+    def preferred_attribute(self) -> str | None:
         """The attribute by which the document to keep is chosen, if it is."""
         return self.dedup_keep if self.prefers and self.dedup_keep != "longest" else None
 
     @property
-    def has_paragraphs(self) -> bool:
+    def removes_paragraphs(self) -> bool:
         """Whether repeated paragraphs are removed."""
         return "paragraphs" in self._parts
 
@@ -97,7 +96,7 @@ class DedupConfig(Options):
                 f"--dedup {arguments['dedup']}: conversations stay whole; use exact or near, or omit it"
             )
 
-    def identity(self) -> Mapping[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """See `Options.identity`. Fingerprints and manifests have only the options that are used."""
         values = super().identity()
         for part, names in _OPTIONS.items():

@@ -11,7 +11,7 @@ from beam_pipeline.options.curation_options import CurationConfig
 from beam_pipeline.options.decontaminate_options import DecontaminateConfig
 from beam_pipeline.options.dedup_options import DedupConfig
 from beam_pipeline.options.input_options import InputConfig
-from beam_pipeline.options.option_fields import Options, option
+from beam_pipeline.options.option_fields import option
 from beam_pipeline.options.option_values import (
     FORMAT_DEFAULTS,
     check_ids_column,
@@ -33,7 +33,7 @@ _OPTIONS_OF_ROWS = ("max_length", "segment_ids", "position_ids", "attention_mask
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrepareConfig(Options):
+class PrepareConfig(DedupConfig):
     """Turns text into sharded files of fixed-length token rows.
 
     Examples:
@@ -54,7 +54,6 @@ class PrepareConfig(Options):
     run; skip counts them and writes them to OUT/bad_records."""
     max_bad_ratio: float = option(0.01, metavar="SHARE", bounds=(0, 1), affects_bytes=False)
     """With --on_bad_record skip: the run fails if a larger share of the records is bad."""
-    deduplication: DedupConfig = option(DedupConfig())
     contamination: DecontaminateConfig = option(DecontaminateConfig())
 
     curation: CurationConfig = option(CurationConfig())
@@ -194,6 +193,7 @@ class PrepareConfig(Options):
     @classmethod
     def complete(cls, given: dict[str, Any]) -> None:
         """See `Options.complete`. Without rows, refuses their options, and sets those to nothing."""
+        super().complete(given)
         if given.get("content") == "conversation":
             _complete_conversations(given)
         else:
@@ -238,7 +238,7 @@ class PrepareConfig(Options):
         check_ids_column(self.ids_column, self.output_format)
         if self.curation.record_columns:
             self._check_record_columns()
-        has_attributes, preferred = self.curation.attributes is not None, self.deduplication.attribute
+        has_attributes, preferred = self.curation.attributes is not None, self.preferred_attribute
         if has_attributes and self.curation.keep is None and preferred is None:
             raise UsageError(
                 "--attributes: has no effect alone; add --keep EXPRESSION or --dedup_keep ATTRIBUTE, or omit it"

@@ -220,7 +220,7 @@ class HashDocuments(beam.DoFn):
         hashes = np.concatenate([np.empty((0, 2), np.uint64), *(part for part, _, _ in parts)])
         numbers = np.concatenate([np.empty(0, np.int64), *(part for _, part, _ in parts)])
         scores = None
-        if self._job.config.deduplication.prefers:
+        if self._job.config.prefers:
             scores = np.concatenate([np.empty(0), *(part for _, _, part in parts)])
         with create_sections(path) as sections:
             places = {"hashes": sections.add(hashes.tobytes()), "numbers": sections.add(numbers.tobytes())}

@@ -205,16 +205,16 @@ def _curate(
         reports.append(AsIter(report))
     else:
         with_removals = units | "Unit" >> beam.Map(lambda unit: (unit, b""))
-    if job.config.deduplication.has_paragraphs:
+    if job.config.removes_paragraphs:
         with_removals = with_removals | "RemoveParagraphs" >> RemoveParagraphs(job)
-    if job.config.deduplication.documents == "exact":
+    if job.config.document_dedup == "exact":
         hashed = with_removals | "HashDocuments" >> beam.ParDo(
             HashDocuments(job, num_buckets(job.input_bytes))
         ).with_outputs(HASHES, DUPLICATES)
         later_duplicates = (
             hashed[HASHES]
             | "GroupHashes" >> beam.GroupByKey()
-            | "FindDuplicates" >> beam.ParDo(FindDuplicates(scored=job.config.deduplication.prefers))
+            | "FindDuplicates" >> beam.ParDo(FindDuplicates(scored=job.config.prefers))
         )
         duplicates = (hashed[DUPLICATES], later_duplicates) | "AllDuplicates" >> beam.Flatten()
         numbered = with_removals | "NumberUnits" >> beam.Map(lambda element: (element[0].index, element))
@@ -223,7 +223,7 @@ def _curate(
             | "JoinDuplicates" >> beam.CoGroupByKey()
             | "UnitWithDuplicates" >> beam.Map(join_removals)
         )
-    elif job.config.deduplication.documents == "near":
+    elif job.config.document_dedup == "near":
         with_removals = with_removals | "RemoveNearDuplicates" >> RemoveNearDuplicates(job)
     return with_removals, reports
 

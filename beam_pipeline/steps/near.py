@@ -58,7 +58,7 @@ class RemoveNearDuplicates(beam.PTransform):
         equal = (
             sketched[HASHES]
             | "GroupKeys" >> beam.GroupByKey()
-            | "FindEqualSets" >> beam.ParDo(FindDuplicates(scored=job.config.deduplication.prefers))
+            | "FindEqualSets" >> beam.ParDo(FindDuplicates(scored=job.config.prefers))
         )
         sent = (
             {"unit": numbered, "equal": equal}
@@ -75,9 +75,9 @@ class RemoveNearDuplicates(beam.PTransform):
         compared = self._compare(pairs)
         partitions = num_partitions(job.input_bytes)
         roots = compared[LINKS] | FindRoots(
-            partitions, num_rounds(job.input_bytes), with_roots=job.config.deduplication.prefers
+            partitions, num_rounds(job.input_bytes), with_roots=job.config.prefers
         )
-        if job.config.deduplication.prefers:
+        if job.config.prefers:
             roots = roots | ChooseKept(job, partitions)
         decided = (
             {ROOTS: roots, SIMILAR: compared[SIMILAR], EQUALS: sent[EQUALS]}

@@ -149,7 +149,7 @@ class SketchDocuments(beam.DoFn):
             job.check_lock()  # the file appears next
             return index
 
-        options = job.config.deduplication
+        options = job.config
         bands = Bands.from_options(options.near_bands, options.near_threshold)
         sketches = self._sketches(unit, Removals.from_bytes(removals), bands, checksums)
         return write_sketches(path, sketches, bands.bands, finish)
@@ -158,7 +158,7 @@ class SketchDocuments(beam.DoFn):
         self, unit: WorkUnit, removals: Removals, bands: Bands, checksums: TextChecksums
     ) -> Iterator[Sketches]:
         config = self._job.config
-        size = ShingleSize.from_option(config.deduplication.near_shingle)
+        size = ShingleSize.from_option(config.near_shingle)
         functions = hash_functions(config.seed, bands.bands * bands.rows)
         for curated in curated_batches(unit, self._curation, checksums, removals=removals):
             sets = shingle_sets(compared_texts(curated.batch, config), size)

@@ -53,7 +53,7 @@ class _Comparison(beam.DoFn):
             similarities: float64 [pairs].
         """
         self._compared.inc(len(pairs))
-        is_similar = similarities >= self._job.config.deduplication.near_threshold
+        is_similar = similarities >= self._job.config.near_threshold
         pairs, similarities = pairs[is_similar], similarities[is_similar]
         self._accepted.inc(len(pairs))
         if not len(pairs):

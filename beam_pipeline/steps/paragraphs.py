@@ -63,7 +63,7 @@ class RemoveParagraphs(beam.PTransform):
             units
             | "HashParagraphs" >> beam.ParDo(HashParagraphs(job, num_buckets(job.input_bytes)))
             | "GroupParagraphs" >> beam.GroupByKey()
-            | "CountDocuments" >> beam.ParDo(FindRepeated(job.config.deduplication.paragraph_copies))
+            | "CountDocuments" >> beam.ParDo(FindRepeated(job.config.paragraph_copies))
         )
         numbered = units | "NumberUnits" >> beam.Map(lambda element: (element[0].index, element))
         return (
@@ -109,7 +109,7 @@ class HashParagraphs(beam.DoFn):
         if stored is not None:
             return stored
         checksums = TextChecksums()
-        options = job.config.deduplication
+        options = job.config
         splitter = Splitter(options.paragraph_min_words, of_blocks=options.paragraph_end == "blank_line")
         parts = [Paragraphs(np.empty(0, OCCURRENCE), np.empty((0, 2), np.uint64), np.empty(0, DOCUMENT))]
         parts += [

@@ -36,13 +36,11 @@ class Preference:
         Raises:
             DataError: If the texts have changed since the attributes were measured.
         """
-        if not self.config.deduplication.prefers:
+        if not self.config.prefers:
             return None
-        if self.config.deduplication.dedup_keep == "longest":
+        if self.config.dedup_keep == "longest":
             return curated.batch.bytes.astype(np.float64)
         table = self._attributes.of_batch(unit, curated.read, curated.first)
-        values = pc.fill_null(
-            table[self.config.deduplication.dedup_keep].cast(pa.float64()), -np.inf
-        ).to_numpy()
+        values = pc.fill_null(table[self.config.dedup_keep].cast(pa.float64()), -np.inf).to_numpy()
         scores = np.where(np.isnan(values), -np.inf, values)
         return scores[curated.numbers - curated.first]

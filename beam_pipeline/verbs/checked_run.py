@@ -163,7 +163,7 @@ def check_run(config: PrepareConfig, launch: Launch, planned: InputPlan | None =
             config.curation.attributes,
             planned.units,
             expression=config.curation.keep,
-            preferred=config.deduplication.attribute,
+            preferred=config.preferred_attribute,
         )
     config = replace(config, input=planned.config)
     _check_curation(config.curation, planned)
@@ -258,7 +258,7 @@ def _check_memory(config: PrepareConfig, planned: InputPlan, tokenizer: Tokenize
         remedies.insert(0, "use a smaller --shard_size, since all rows of a shard are in memory")
     if not filesystem.is_local(config.output):
         remedies.append("write to a local folder and copy it")
-    dedup = config.deduplication.dedup
+    dedup = config.dedup
     if dedup != "none":
         remedies.append(f"omit --dedup {dedup}")
     memory.check(

@@ -80,8 +80,8 @@ class ComparisonCost:
     @classmethod
     def of(cls, config: PrepareConfig, input_bytes: int) -> ComparisonCost:
         """Returns the cost for so many bytes of text: of `--decontaminate`, and `--dedup` paragraphs and near."""
-        is_near = config.deduplication.documents == "near"
-        has_paragraphs = config.deduplication.has_paragraphs
+        is_near = config.document_dedup == "near"
+        has_paragraphs = config.removes_paragraphs
         seconds = input_bytes / _NGRAM_BYTES_PER_SECOND if config.contamination.decontaminate else 0.0
         seconds += has_paragraphs * input_bytes / _PARAGRAPH_BYTES_PER_SECOND
         seconds += is_near * input_bytes / _NEAR_BYTES_PER_SECOND
@@ -144,7 +144,7 @@ def needed_memory(config: PrepareConfig, input_bytes: int, vocab_size: int, *, l
         statistics_bytes=8 * vocab_size * len(config.splits),
         longest_bytes=longest_bytes,
         groups_rows=not filesystem.is_local(config.output) and config.packing != "none",
-        groups_hashes=config.deduplication.documents == "exact",
-        groups_bands=config.deduplication.documents == "near",
-        groups_paragraphs=config.deduplication.has_paragraphs,
+        groups_hashes=config.document_dedup == "exact",
+        groups_bands=config.document_dedup == "near",
+        groups_paragraphs=config.removes_paragraphs,
     )

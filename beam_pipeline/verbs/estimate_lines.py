@@ -35,7 +35,7 @@ def describe_estimate(estimated: Estimate, config: PrepareConfig) -> Iterator[st
             f"{name}: about {split.tokens:,} tokens, {records}, {counted(split.shards, 'shard')}, "
             f"{human_bytes(split.bytes)}"
         )
-    dedup = config.deduplication.dedup
+    dedup = config.dedup
     if dedup != "none":
         yield f"duplicates, which --dedup {dedup} leaves out, are counted here: a sample does not show them"
     if config.curation.filter or config.curation.keep:

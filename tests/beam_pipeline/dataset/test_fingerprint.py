@@ -64,6 +64,8 @@ def test_each_option_is_in_the_identity_or_declared_without_influence(config: Pr
         config = replace(config, input=replace(config.input, content="conversation"))
     if name in ("fim_spm_rate", "fim_tokens"):
         config = replace(config, fim_rate=0.5)
+    if name.startswith(("near_", "paragraph_")):
+        config = replace(config, dedup="near+paragraphs")
     if name == "ids_column":  # only this format has other names
         config = replace(config, output_format="mds")
     other_config = replace(config, **{name: other_value(name, getattr(config, name))})
@@ -83,8 +85,7 @@ def test_each_option_of_the_input_is_in_the_identity_or_declared_without_influen
 @pytest.mark.parametrize("name", [field.name for field in fields(DedupConfig)])
 def test_each_option_of_deduplication_is_in_the_identity_if_it_is_used(config: PrepareConfig, name: str):
     def identity(dedup: str, **values: object) -> str:
-        options = replace(DedupConfig(dedup=dedup), **values)
-        return json.dumps(replace(config, deduplication=options).identity())
+        return json.dumps(replace(config, dedup=dedup, **values).identity())
 
     other = {name: other_value(name, getattr(DedupConfig(dedup="none"), name))}
     if name == "dedup":
