@@ -200,7 +200,7 @@ class Tracer:
         files = self._split.manifest["config"].get("filter_files", {})
         if not any(name.startswith("restore ") for name in files):
             return np.empty(0, np.int64)
-        masked = (listed or Removals.empty()).documents_of(PII) - first
+        masked = (listed or Removals.empty()).of_rules([PII]).documents - first
         return np.setdiff1d(np.arange(len(read.texts)), masked)
 
     def _check_sources(self, units: Sequence[WorkUnit]) -> None:

@@ -37,6 +37,7 @@ OTHER = {
     "dataset": DatasetConfig("name"),
     "input": ("other",),
     "output_format": "parquet",
+    "dedup_keep": "longest",
     "curation": CurationConfig(keep_columns=("url",)),
 }
 
@@ -64,7 +65,7 @@ def test_each_option_is_in_the_identity_or_declared_without_influence(config: Pr
         config = replace(config, input=replace(config.input, content="conversation"))
     if name in ("fim_spm_rate", "fim_tokens"):
         config = replace(config, fim_rate=0.5)
-    if name.startswith(("near_", "paragraph_")):
+    if name.startswith(("near_", "paragraph_", "dedup_")):
         config = replace(config, dedup="near+paragraphs")
     if name == "ids_column":  # only this format has other names
         config = replace(config, output_format="mds")
