@@ -33,7 +33,7 @@ class Planted:
 def write_corpus(text: Path, target: Path, documents: int, seed: int = 0) -> list[Planted]:
     """Writes jsonl of `documents` documents, a third of which are changed copies of others, in random order."""
     rng = random.Random(seed)
-    originals = list(_documents(text, documents - documents // 3))
+    originals = list(read_documents(text, documents - documents // 3))
     texts = list(originals)
     sources: list[tuple[int, str] | None] = [None] * len(originals)
     kinds = list(KINDS)
@@ -55,7 +55,7 @@ def write_corpus(text: Path, target: Path, documents: int, seed: int = 0) -> lis
     ]
 
 
-def _documents(text: Path, count: int) -> Iterator[str]:
+def read_documents(text: Path, count: int) -> Iterator[str]:
     """Yields documents of consecutive paragraphs with 100 to 400 words."""
     paragraphs: list[str] = []
     words = 0
