@@ -116,8 +116,8 @@ def show(folder: Path) -> None:
     other = measure([*tokenmill, "annotate", *without], log, environment)
     size = (folder / "web.jsonl").stat().st_size
     print(
-        f"annotate --measure quality:good: {annotated.cpu_seconds:.1f} CPU s for {size / 1e6:.1f} MB; with pii instead: "
-        f"{other.cpu_seconds:.1f} CPU s\n"
+        f"annotate --measure quality:good: {annotated.cpu_seconds:.1f} CPU s for {size / 1e6:.1f} MB; with pii "
+        f"instead: {other.cpu_seconds:.1f} CPU s\n"
     )
     source = [*corpus[:2], "--vocab_size", "2000", "--output", str(folder / "tokenizer")]
     measure([*tokenmill, "train-tokenizer", *source], log)

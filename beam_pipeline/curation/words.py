@@ -75,6 +75,7 @@ class WordSplitter:
         self._reset()
 
     def _reset(self) -> None:
+        self.__dict__.pop("_spacy", None)  # which keeps all words that it has seen, too
         self._piece_numbers = _Numbers()
         self._word_numbers = _Numbers()
         self._words = array("q")  # of all pieces, one after another

@@ -7,7 +7,8 @@ threads.
 
 For k = EVERY, 2 EVERY, …, a run is killed (SIGKILL) at its k-th change: right before it moves a file into place,
 deletes its staging folder, or releases its lock. Then its output is checked, and the same command runs again, every
-other time with --resume; `annotate` always, since it replaces nothing without an option. This ends with the first run that is not killed, and prints a JSON object: the number of
+other time with --resume; `annotate` always, since it replaces nothing without an option. This ends with the first run
+that is not killed, and prints a JSON object: the number of
 kills, and a list of failures.
 """
 

@@ -108,9 +108,18 @@ def test_a_second_run_keeps_what_is_finished(annotated, monkeypatch, source):
         annotated("--overwrite")
 
 
-def test_an_input_without_documents_is_annotated(annotated, source):
-    source.write_text('{"text": ""}\n')
-    assert pq.read_table(annotated()).num_rows == 0
+@pytest.mark.parametrize("lengths", [(), (5, 1000), (1000, 5)])
+def test_units_without_documents_are_annotated(annotated, run, source, lengths):
+    pytest.importorskip("spacy")
+    source.write_text(
+        "".join(json.dumps({"text": "a " * length, "lang": "en"}) + "\n" for length in (0, *lengths))
+    )
+    measures = "annotate_functions:measure,gopher,gopher_repetition,c4,fineweb,pii"
+    folder = annotated("--measure", measures)
+    assert pq.read_table(folder).num_rows == len(lengths)
+    if lengths:
+        out = run("--attributes", str(folder), "--keep", 'gopher_words > 500 or lang == "de"')
+        assert totals(out) == 1
 
 
 def test_attributes_of_other_texts_are_refused(annotated, run, source):
