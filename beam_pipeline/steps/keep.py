@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,11 +13,14 @@ from beam_pipeline.curation.decisions import Decided
 from beam_pipeline.curation.expressions import Expression
 from beam_pipeline.curation.removals import Removals
 from beam_pipeline.dataset.attribute_files import plan_digest, read_record, read_unit_file, schema_of
+from beam_pipeline.options.curation_options import CurationConfig
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit
 from beam_pipeline.support.errors import DataError, UsageError
 
 KEEP = "keep"
 """The rule that removes documents for which `--keep` is not true."""
+
+_SAMPLED_UNITS = 64
 
 
 class KeepByAttributes:
@@ -44,6 +47,18 @@ class KeepByAttributes:
         ]
         return pa.table(columns, schema=schema)
 
+    def shares(self, units: int) -> KeptShares:
+        """Returns what is kept of so many evenly spaced units."""
+        numbers = np.unique(np.linspace(0, self._record["units"] - 1, units).astype(int))
+        totals = np.zeros(2)
+        kept = np.zeros(2)
+        for number in numbers.tolist():
+            table = self._read(number)
+            sizes = np.stack([np.ones(len(table)), table["bytes"].to_numpy()])
+            totals += sizes.sum(axis=1)
+            kept += sizes[:, self._expression.mask(table)].sum(axis=1)
+        return KeptShares(*(kept / np.maximum(totals, 1)).tolist())
+
     def __call__(self, unit: WorkUnit, batch: DocumentBatch, first: int) -> Decided:
         if self._unit is None or self._unit[0] != unit.index:
             self._unit = unit.index, self._read(unit.index)
@@ -61,6 +76,19 @@ class KeepByAttributes:
         if not self._expression.names:
             evidence = [{}] * len(dropped)
         return Decided(Removals.of_rule(KEEP, dropped, np.full(len(dropped), np.nan), evidence))
+
+
+class KeptShares(NamedTuple):
+    """The shares of the documents, and of their bytes, for which an expression is true."""
+
+    documents: float
+    bytes: float
+
+
+def kept_shares(config: CurationConfig) -> KeptShares:
+    """Returns what `--keep` keeps of evenly spaced work units, of which it reads the attributes."""
+    decision = KeepByAttributes(config.attributes, config.keep)
+    return decision.shares(_SAMPLED_UNITS)
 
 
 def check_attributes(folder: str, expression: str, units: tuple[WorkUnit, ...]) -> None:

@@ -20,6 +20,10 @@ _GIGABYTES_PER_VCPU = 4
 # Reading the text and searching it for n-grams of benchmarks, from benchmarks/decontamination.py.
 _NGRAM_BYTES_PER_SECOND = 25e6
 
+# Reading the text and hashing its documents, and what a document's hash takes in the shuffle.
+_HASHED_BYTES_PER_SECOND = 70e6
+_SHUFFLED_BYTES_PER_DOCUMENT = 20
+
 # Near-deduplication, per byte of text; steps/near_duplicates.py has the arithmetic.
 _NEAR_BYTES_PER_SECOND = 15e6
 _NEAR_SHUFFLED_BYTES = 1.5
@@ -62,10 +66,10 @@ class OutputSize:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparisonCost:
-    """What comparing the documents with benchmarks and with each other takes, besides the rest of a run."""
+class CurationCost:
+    """What filtering documents, and comparing them with benchmarks and each other, takes besides the rest of a run."""
 
-    seconds: float = 0.0
+    seconds: float
     """CPU seconds."""
     staged_bytes: int = 0
     """Bytes in the output folder while the run lasts."""
@@ -73,32 +77,44 @@ class ComparisonCost:
     """Bytes that the runner groups, if the output folder is not local."""
 
     @classmethod
-    def of(cls, config: PrepareConfig, input_bytes: int) -> ComparisonCost:
-        """Returns the cost for so many bytes of text: of `--decontaminate` and `--dedup near`, if they are used."""
-        seconds = input_bytes / _NGRAM_BYTES_PER_SECOND if config.contamination.decontaminate else 0.0
-        if config.dedup != "near":
-            return cls(seconds=seconds)
-        return cls(
-            seconds=seconds + input_bytes / _NEAR_BYTES_PER_SECOND,
-            staged_bytes=round(input_bytes * _NEAR_STAGED_BYTES),
-            shuffled_bytes=round(input_bytes * _NEAR_SHUFFLED_BYTES),
-        )
+    def of(
+        cls, config: PrepareConfig, input_bytes: int, documents: float, filter_seconds: float
+    ) -> CurationCost:
+        """Returns the cost for so many bytes of text and documents. `filter_seconds` is that of all passes."""
+        seconds = filter_seconds
+        if config.contamination.decontaminate:
+            seconds += input_bytes / _NGRAM_BYTES_PER_SECOND
+        if config.dedup == "exact":
+            hashes = round(documents * _SHUFFLED_BYTES_PER_DOCUMENT)
+            return cls(seconds=seconds + input_bytes / _HASHED_BYTES_PER_SECOND, shuffled_bytes=hashes)
+        if config.dedup == "near":
+            return cls(
+                seconds=seconds + input_bytes / _NEAR_BYTES_PER_SECOND,
+                staged_bytes=round(input_bytes * _NEAR_STAGED_BYTES),
+                shuffled_bytes=round(input_bytes * _NEAR_SHUFFLED_BYTES),
+            )
+        return cls(seconds=seconds)
+
+
+def passes(config: PrepareConfig) -> int:
+    """Returns how often a run reads the input, and filters it: once for each comparison, and once to tokenize it."""
+    return 1 + bool(config.contamination.decontaminate) + (config.dedup != "none")
 
 
 def dataflow_cost(
-    input_bytes: int, row_bytes: int, comparison: ComparisonCost, prices: Mapping[str, float]
+    input_bytes: int, row_bytes: int, curation: CurationCost, prices: Mapping[str, float]
 ) -> DataflowCost:
     """Returns what a run takes on Dataflow.
 
     Args:
         input_bytes: Bytes of text.
         row_bytes: See `OutputSize.staged_bytes`.
-        comparison: What comparing the documents takes.
+        curation: What filtering and comparing the documents takes.
         prices: Those that differ from the list prices, by the names in `PRICES`.
     """
     prices = PRICES | dict(prices)
-    hours = (input_bytes / _BYTES_PER_VCPU_SECOND + comparison.seconds) / 3600
-    shuffled_bytes = 2 * (row_bytes + comparison.shuffled_bytes)  # each byte is written and read
+    hours = (input_bytes / _BYTES_PER_VCPU_SECOND + curation.seconds) / 3600
+    shuffled_bytes = 2 * (row_bytes + curation.shuffled_bytes)  # each byte is written and read
     dollars = hours * (prices["vcpu_hour"] + _GIGABYTES_PER_VCPU * prices["gb_hour"])
     dollars += shuffled_bytes / 1e9 * prices["shuffle_gb"]
     return DataflowCost(vcpu_hours=hours, shuffled_bytes=shuffled_bytes, dollars=round(dollars, 2))
