@@ -150,7 +150,7 @@ class _WindowSums:
     documents: float = 0
     tokens: float = 0
     filter_seconds: float = 0
-    """The time of filtering them once."""
+    """CPU seconds of filtering them once."""
     read_documents: float = 0
     """The documents before filters."""
     rows: float = 0
@@ -268,10 +268,10 @@ def _pieces(
             if not is_warm:  # models are loaded once, however long the run is
                 edit(window.unit, batch, 0, filters)
                 is_warm = True
-            start_time = time.perf_counter()
+            start_time = time.process_time()  # filters have one thread
             edited, removals = edit(window.unit, batch, 0, filters)
             kept = edited.without(removals.documents)
-            sums.filter_seconds += share * (time.perf_counter() - start_time) * bool(filters)
+            sums.filter_seconds += share * (time.process_time() - start_time) * bool(filters)
             if kept.texts:
                 yield sums, kept, share
         window.pieces.clear()
