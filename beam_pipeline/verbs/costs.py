@@ -16,6 +16,7 @@ from beam_pipeline.verbs.results import DataflowCost, EstimatedSplit
 # Dataflow. docs/dataflow.md explains these figures.
 _BYTES_PER_VCPU_SECOND = 10e6
 _GIGABYTES_PER_VCPU = 4
+_VCPUS_PER_CORE = 2
 
 # Reading the text and searching it for n-grams of benchmarks, from benchmarks/decontamination.py.
 _NGRAM_BYTES_PER_SECOND = 25e6
@@ -113,7 +114,7 @@ def dataflow_cost(
         prices: Those that differ from the list prices, by the names in `PRICES`.
     """
     prices = PRICES | dict(prices)
-    hours = (input_bytes / _BYTES_PER_VCPU_SECOND + curation.seconds) / 3600
+    hours = (input_bytes / _BYTES_PER_VCPU_SECOND + _VCPUS_PER_CORE * curation.seconds) / 3600
     shuffled_bytes = 2 * (row_bytes + curation.shuffled_bytes)  # each byte is written and read
     dollars = hours * (prices["vcpu_hour"] + _GIGABYTES_PER_VCPU * prices["gb_hour"])
     dollars += shuffled_bytes / 1e9 * prices["shuffle_gb"]
