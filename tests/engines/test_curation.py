@@ -156,13 +156,12 @@ def start(flink: Flink, verbs: dict[str, Verb], tmp_path: Path) -> Iterator[Call
 
 KILLS = [
     ("filters", "searching for n-grams"),
-    ("filters", "LargeStar1"),
     ("annotate", "annotating"),
     *(
         pytest.param("filters", stage, marks=pytest.mark.wide)
         for stage in (
             *("sketching documents", "FindEqualSets", "ProposePairs", "RemoveNearDuplicates/Compare"),
-            "JoinRemoved",
+            *("LargeStar1", "JoinRemoved"),
         )
     ),
 ]
