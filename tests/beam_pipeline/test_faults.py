@@ -63,7 +63,7 @@ def test_killed_at_changes_of_steps_that_curate(
     texts += [f"{text} again" for text in texts[::4]]
     (tmp_path / "web.txt").write_text("\n".join(texts), encoding="utf-8")
     (tmp_path / "bench.txt").write_text(" ".join(texts[3].split()[:20]))
-    sizes = ["--unit_bytes", "4000"]
+    sizes = ["--unit_bytes", "4000" if verb == "prepare" else "1000"]
     if verb == "prepare":
         argv = arguments(tmp_path / "web.txt", tokenizer_folder, "{OUT}", *OPTIONS, "--shard_size", "1200")
         argv += ["--filter", "pii", "--dedup", "near", "--decontaminate", str(tmp_path / "bench.txt"), *sizes]
