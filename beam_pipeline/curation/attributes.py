@@ -68,7 +68,7 @@ class Measurer:
                 self._add_all(columns, {"language": codes, "language_probability": probabilities})
             elif name == "pii":
                 self._add_all(columns, count_spans(batch.texts))
-        for function in self._functions:
+        for function in self._functions if batch.texts else ():
             results = function.results(batch)
             results.pop("texts", None)
             for name in ("keep", "value"):

@@ -30,6 +30,8 @@ THRESHOLDS = {name: rule.defaults for name, rule in RULES.items()} | {
 }
 """The thresholds of each filter that has any, with their defaults."""
 
+_BLOCK = 1 << 20
+
 
 @dataclass(frozen=True)
 class RuleDecision:
@@ -80,6 +82,7 @@ def check_filters(config: CurationConfig, *, measures_only: bool = False) -> Non
     for name in names:
         if ":" in name:
             UserFunction(name).function  # noqa: B018 -- raises if it cannot be loaded
+            UserFunction(name).files()
     known = [f"{name}.{bound}" for name in names for bound in THRESHOLDS.get(name, ())]
     for name, _ in config.thresholds:
         if name not in known:
@@ -92,20 +95,31 @@ def check_filters(config: CurationConfig, *, measures_only: bool = False) -> Non
 def files_identity(config: CurationConfig) -> dict[str, dict[str, str]]:
     """Returns an entry for the fingerprint with the SHA-256 of each file on which filters depend; {} if there is none.
 
-    A function's file is that of its module, without the modules that it imports.
+    A function's files are that of its module, without the modules that it imports, and those that it names in `FILES`.
     """
-    contents = {name: UserFunction(name).source() for name in config.filter if ":" in name}
+    paths: dict[str, str] = {}
+    for name in config.filter:
+        if ":" in name:
+            module, *others = map(str, UserFunction(name).files())
+            paths[name] = module
+            paths |= {f"{name} file {number}": path for number, path in enumerate(others)}
     if "language" in config.filter and config.language_model is not None:
-        contents["language"] = filesystem.read_bytes(config.language_model)
+        paths["language"] = config.language_model
     if "urls" in config.filter:
-        contents["urls"] = filesystem.read_bytes(config.url_block_list)
+        paths["urls"] = config.url_block_list
     if config.attributes is not None:
-        contents["attributes"] = filesystem.read_bytes(filesystem.join(config.attributes, ATTRIBUTES_RECORD))
-    contents |= {
-        f"restore {number}": data for number, data in enumerate(map(filesystem.read_bytes, config.restore))
-    }
-    sums = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(contents.items())}
+        paths["attributes"] = filesystem.join(config.attributes, ATTRIBUTES_RECORD)
+    paths |= {f"restore {number}": path for number, path in enumerate(config.restore)}
+    sums = {name: _sha256(path) for name, path in sorted(paths.items())}
     return {"filter_files": sums} if sums else {}
+
+
+def _sha256(path: str) -> str:
+    digest = hashlib.sha256()
+    with filesystem.open_file(path) as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def bounds_of(rule: Rule, thresholds: Mapping[str, float]) -> dict[str, float]:

@@ -5,6 +5,8 @@
 A function gets the texts of a batch and the columns of `--keep_columns`. It returns whether to keep each text, or a
 dict of lists with a value for each text: `keep`, `texts` (edited), `value` (a number for the list of removed documents)
 and any other names, which `annotate` stores. It must decide about each document alone, since batches are arbitrary.
+
+A module that reads files, such as a model, names them in `FILES`, by paths relative to its folder.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -42,12 +45,9 @@ class UserFunction:
         """The name of the rule in the list of removed documents."""
         return self.name.replace(":", ".")
 
-    def source(self) -> bytes:
-        """Returns the content of the module's file.
-
-        Raises:
-            UsageError: If there is no such module.
-        """
+    @cached_property
+    def path(self) -> Path:
+        """The module's file. Raises UsageError if there is no such module."""
         module = self.name.partition(":")[0]
         try:
             spec = importlib.util.find_spec(module)
@@ -58,19 +58,43 @@ class UserFunction:
                 f"--filter {self.name}: there is no module {module!r}; install it, add its folder to PYTHONPATH, or "
                 "give workers the package by --setup_file"
             )
-        return Path(spec.origin).read_bytes()
+        return Path(spec.origin)
+
+    @cached_property
+    def module(self) -> ModuleType:
+        """The module. Raises UsageError if there is none, or importing it fails."""
+        name, path = self.name.partition(":")[0], self.path
+        try:
+            return importlib.import_module(name)
+        except Exception as error:
+            raise UsageError(
+                f"--filter {self.name}: importing {name} ({path}) fails: {type(error).__name__}: {error}"
+            ) from error
+
+    def files(self) -> list[Path]:
+        """Returns the module's file, and those that it names in `FILES`.
+
+        Raises:
+            UsageError: If one does not exist, or `FILES` is not a list or tuple of paths.
+        """
+        names = getattr(self.module, "FILES", ())
+        if not isinstance(names, list | tuple) or not all(isinstance(name, str | Path) for name in names):
+            raise UsageError(
+                f"--filter {self.name}: FILES of {self.path} is {names!r:.80}; it must be a tuple of paths"
+            )
+        paths = [self.path, *(self.path.parent / name for name in names)]
+        for path in paths:
+            if not path.is_file():
+                raise UsageError(
+                    f"--filter {self.name}: FILES of {self.path} names {path}, which is not a file"
+                )
+        return paths
 
     @cached_property
     def function(self) -> Callable[[list[str], dict[str, list]], Any]:
         """The function. Raises UsageError if the module has none of this name."""
-        self.source()
         module, _, name = self.name.partition(":")
-        try:
-            function = getattr(importlib.import_module(module), name, None)
-        except Exception as error:
-            raise UsageError(
-                f"--filter {self.name}: importing {module} fails: {type(error).__name__}: {error}"
-            ) from error
+        function = getattr(self.module, name, None)
         if not callable(function):
             raise UsageError(f"--filter {self.name}: the module {module} has no function {name!r}")
         return function

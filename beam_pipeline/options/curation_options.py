@@ -14,8 +14,9 @@ from beam_pipeline.support.errors import UsageError
 RULES = ("gopher", "gopher_repetition", "c4", "fineweb")
 """The published filters."""
 FILTERS = (*RULES, "language", "pii", "urls")
-ATTRIBUTES_RECORD = "attributes.json"
-"""The file in a folder of attributes that describes them; it appears when they are complete."""
+ATTRIBUTES_RECORD = "_attributes.json"
+"""The file in a folder of attributes that describes them; it appears when they are complete. Readers of a folder of
+parquet files ignore names that begin with an underscore."""
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 

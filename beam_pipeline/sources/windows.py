@@ -11,7 +11,7 @@ import io
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -62,9 +62,17 @@ class SampleWindow:
 
 
 def windows(
-    input_plan: InputPlan, config: InputConfig, *, sample_bytes: int, seed: int, places: int = _MIN_WINDOWS
+    input_plan: InputPlan,
+    config: InputConfig,
+    *,
+    sample_bytes: int,
+    seed: int,
+    places: int = _MIN_WINDOWS,
+    columns: Sequence[str] = (),
 ) -> Iterator[SampleWindow]:
     """Yields the documents at evenly spaced places of the input, in random order, about `sample_bytes` together.
+
+    They have these `columns` of their records.
 
     The seed determines the places, of which there are at least `places`, and their order. A window of a compressed file
     or a row group is always at its beginning. If documents are longer than windows, not all places are visited. If the
@@ -76,7 +84,7 @@ def windows(
     if input_plan.bytes <= sample_bytes:
         for unit in input_plan.units:
             start_time = time.perf_counter()
-            pieces = [(batch, 1.0) for batch in read_unit(unit, config)]
+            pieces = [(batch, 1.0) for batch in read_unit(unit, config, columns=columns)]
             yield SampleWindow(unit, pieces, max(1, unit.bytes), time.perf_counter() - start_time)
         return
     num_places = max(places, sample_bytes // _MAX_WINDOW)
@@ -105,7 +113,7 @@ def windows(
         if containing:
             containing[0].weight += weight
             continue
-        window, covered = _read_window(start, sample_bytes / num_places * weight, config, sizes)
+        window, covered = _read_window(start, sample_bytes / num_places * weight, config, sizes, columns)
         window.weight = weight
         consumed += window.text_bytes
         if covered:
@@ -151,7 +159,11 @@ def _can_skip(unit: WorkUnit, part_index: int, config: InputConfig) -> bool:
 
 
 def _read_window(
-    start: _WindowStart, planned_bytes: float, config: InputConfig, sizes: Mapping[str, int]
+    start: _WindowStart,
+    planned_bytes: float,
+    config: InputConfig,
+    sizes: Mapping[str, int],
+    columns: Sequence[str],
 ) -> tuple[SampleWindow, tuple[int, float] | None]:
     """Reads a window.
 
@@ -160,6 +172,7 @@ def _read_window(
         planned_bytes: The size.
         config: The input's options.
         sizes: The size of each file, by path.
+        columns: Other keys or columns to read.
 
     Returns:
         The window. If it is within a single document: the first and the last byte at which such a window begins.
@@ -182,7 +195,7 @@ def _read_window(
     offset_in_part = (start.place - part.start) * bytes_per_place
     parts = (part, *unit.parts[part_index + 1 :])
     pieces, covered = _take_pieces(
-        replace(unit, parts=parts), offset_in_part, planned_bytes, bytes_per_place, config
+        replace(unit, parts=parts), offset_in_part, planned_bytes, bytes_per_place, config, columns
     )
     if not pieces:  # only blank records are here
         return SampleWindow(unit, [], planned_bytes, time.perf_counter() - start_time), None
@@ -212,7 +225,12 @@ def _document_start(unit: WorkUnit, part: Part, config: InputConfig) -> int:
 
 
 def _take_pieces(
-    unit: WorkUnit, window_start: float, planned_bytes: float, bytes_per_place: float, config: InputConfig
+    unit: WorkUnit,
+    window_start: float,
+    planned_bytes: float,
+    bytes_per_place: float,
+    config: InputConfig,
+    columns: Sequence[str],
 ) -> tuple[list[tuple[DocumentBatch, float]], float]:
     """Returns a window's pieces, and its size.
 
@@ -222,10 +240,11 @@ def _take_pieces(
         planned_bytes: The size of the window, if the unit does not end before.
         bytes_per_place: Planned bytes per byte of content, or per row.
         config: The input's options.
+        columns: Other keys or columns to read.
     """
     pieces: list[tuple[DocumentBatch, float]] = []
     position, end = 0.0, window_start + planned_bytes
-    for batch in read_unit(unit, config):
+    for batch in read_unit(unit, config, columns=columns):
         if not batch.texts:
             continue
         ends = position + bytes_per_place * _document_ends(batch, unit, bytes_per_place)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import apache_beam as beam
 import google_crc32c
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from apache_beam.metrics import Metrics
@@ -26,7 +27,7 @@ from beam_pipeline.dataset.finished_units import identity_of
 from beam_pipeline.options.annotate_options import AnnotateConfig
 from beam_pipeline.options.curation_options import ATTRIBUTES_RECORD
 from beam_pipeline.sources.reading import read_unit
-from beam_pipeline.sources.units import WorkUnit, read_plan
+from beam_pipeline.sources.units import DocumentBatch, WorkUnit, read_plan
 from beam_pipeline.steps.job import OutputJob
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.progress import Reporter, UnitProgress
@@ -110,6 +111,9 @@ class AnnotateUnit(beam.DoFn):
             if batch.texts or not tables:
                 tables.append(self._measurer.table(batch, first))
             first += len(batch.texts)
+        if not tables:  # the unit is within a record that begins before it
+            none = np.empty(0, np.int64)
+            tables.append(self._measurer.table(DocumentBatch("", [], none, none), 0))
         return join_tables(tables)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,12 +14,15 @@ from beam_pipeline.curation.decisions import Decided
 from beam_pipeline.curation.expressions import Expression
 from beam_pipeline.curation.removals import Removals
 from beam_pipeline.dataset.attribute_files import plan_digest, read_record, read_unit_file, schema_of
+from beam_pipeline.options.curation_options import CurationConfig
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit
 from beam_pipeline.support.errors import DataError, UsageError
 from tokenmill_reader.console.spelling import suggestion
 
 KEEP = "keep"
 """The rule that removes documents for which `--keep` is not true."""
+
+_SAMPLED_UNITS = 64
 
 
 class UnitAttributes:
@@ -43,6 +47,11 @@ class UnitAttributes:
             for field in schema
         ]
         return pa.table(columns, schema=schema)
+
+    def samples(self, units: int) -> Iterator[pa.Table]:
+        """Yields the attributes of so many evenly spaced units."""
+        numbers = np.unique(np.linspace(0, self._record["units"] - 1, units).astype(int))
+        yield from map(self._read, numbers.tolist())
 
     def of_batch(self, unit: WorkUnit, batch: DocumentBatch, first: int) -> pa.Table:
         """Returns the attributes of a batch as it was read, whose first document has the number `first` in the unit.
@@ -78,6 +87,24 @@ class KeepByAttributes:
         if not self._expression.names:
             evidence = [{}] * len(dropped)
         return Decided(Removals.of_rule(KEEP, dropped, np.full(len(dropped), np.nan), evidence))
+
+
+class KeptShares(NamedTuple):
+    """The shares of the documents, and of their bytes, for which an expression is true."""
+
+    documents: float
+    bytes: float
+
+
+def kept_shares(config: CurationConfig) -> KeptShares:
+    """Returns what `--keep` keeps of evenly spaced work units, of which it reads the attributes."""
+    expression = Expression(config.keep)
+    totals, kept = np.zeros(2), np.zeros(2)
+    for table in UnitAttributes(config.attributes).samples(_SAMPLED_UNITS):
+        sizes = np.stack([np.ones(len(table)), table["bytes"].to_numpy()])
+        totals += sizes.sum(axis=1)
+        kept += sizes[:, expression.mask(table)].sum(axis=1)
+    return KeptShares(*(kept / np.maximum(totals, 1)).tolist())
 
 
 def check_attributes(

@@ -16,9 +16,14 @@ from beam_pipeline.verbs.results import DataflowCost, EstimatedSplit
 # Dataflow. docs/dataflow.md explains these figures.
 _BYTES_PER_VCPU_SECOND = 10e6
 _GIGABYTES_PER_VCPU = 4
+_VCPUS_PER_CORE = 2
 
 # Reading the text and searching it for n-grams of benchmarks, from benchmarks/decontamination.py.
 _NGRAM_BYTES_PER_SECOND = 25e6
+
+# Reading the text and hashing its documents, and what a document's hash takes in the shuffle.
+_HASHED_BYTES_PER_SECOND = 70e6
+_SHUFFLED_BYTES_PER_DOCUMENT = 20
 
 # Near-deduplication, per byte of text; steps/near_duplicates.py has the arithmetic.
 _NEAR_BYTES_PER_SECOND = 15e6
@@ -67,10 +72,10 @@ class OutputSize:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparisonCost:
-    """What comparing the documents with benchmarks and with each other takes, besides the rest of a run."""
+class CurationCost:
+    """What filtering documents, and comparing them with benchmarks and each other, takes besides the rest of a run."""
 
-    seconds: float = 0.0
+    seconds: float
     """CPU seconds."""
     staged_bytes: int = 0
     """Bytes in the output folder while the run lasts."""
@@ -78,36 +83,53 @@ class ComparisonCost:
     """Bytes that the runner groups, if the output folder is not local."""
 
     @classmethod
-    def of(cls, config: PrepareConfig, input_bytes: int) -> ComparisonCost:
-        """Returns the cost for so many bytes of text: of `--decontaminate`, and `--dedup` paragraphs and near."""
-        is_near = config.document_dedup == "near"
-        has_paragraphs = config.removes_paragraphs
-        seconds = input_bytes / _NGRAM_BYTES_PER_SECOND if config.contamination.decontaminate else 0.0
-        seconds += has_paragraphs * input_bytes / _PARAGRAPH_BYTES_PER_SECOND
-        seconds += is_near * input_bytes / _NEAR_BYTES_PER_SECOND
-        staged = has_paragraphs * _PARAGRAPH_STAGED_BYTES + is_near * _NEAR_STAGED_BYTES
-        shuffled = has_paragraphs * _PARAGRAPH_SHUFFLED_BYTES + is_near * _NEAR_SHUFFLED_BYTES
+    def of(
+        cls, config: PrepareConfig, input_bytes: int, documents: float, filter_seconds: float
+    ) -> CurationCost:
+        """Returns the cost for so many bytes of text and documents. `filter_seconds` is that of all passes."""
+        seconds, staged, shuffled, hashes = filter_seconds, 0.0, 0.0, 0
+        if config.contamination.decontaminate:
+            seconds += input_bytes / _NGRAM_BYTES_PER_SECOND
+        if config.removes_paragraphs:
+            seconds += input_bytes / _PARAGRAPH_BYTES_PER_SECOND
+            staged, shuffled = _PARAGRAPH_STAGED_BYTES, _PARAGRAPH_SHUFFLED_BYTES
+        if config.document_dedup == "exact":
+            seconds += input_bytes / _HASHED_BYTES_PER_SECOND
+            hashes = round(documents * _SHUFFLED_BYTES_PER_DOCUMENT)
+        if config.document_dedup == "near":
+            seconds += input_bytes / _NEAR_BYTES_PER_SECOND
+            staged, shuffled = staged + _NEAR_STAGED_BYTES, shuffled + _NEAR_SHUFFLED_BYTES
         return cls(
             seconds=seconds,
             staged_bytes=round(input_bytes * staged),
-            shuffled_bytes=round(input_bytes * shuffled),
+            shuffled_bytes=hashes + round(input_bytes * shuffled),
         )
 
 
+def passes(config: PrepareConfig) -> int:
+    """Returns how often a run reads the input, and filters it: once for each comparison, and once to tokenize it."""
+    comparisons = (
+        config.contamination.decontaminate,
+        config.removes_paragraphs,
+        config.document_dedup != "none",
+    )
+    return 1 + sum(map(bool, comparisons))
+
+
 def dataflow_cost(
-    input_bytes: int, row_bytes: int, comparison: ComparisonCost, prices: Mapping[str, float]
+    input_bytes: int, row_bytes: int, curation: CurationCost, prices: Mapping[str, float]
 ) -> DataflowCost:
     """Returns what a run takes on Dataflow.
 
     Args:
         input_bytes: Bytes of text.
         row_bytes: See `OutputSize.staged_bytes`.
-        comparison: What comparing the documents takes.
+        curation: What filtering and comparing the documents takes.
         prices: Those that differ from the list prices, by the names in `PRICES`.
     """
     prices = PRICES | dict(prices)
-    hours = (input_bytes / _BYTES_PER_VCPU_SECOND + comparison.seconds) / 3600
-    shuffled_bytes = 2 * (row_bytes + comparison.shuffled_bytes)  # each byte is written and read
+    hours = (input_bytes / _BYTES_PER_VCPU_SECOND + _VCPUS_PER_CORE * curation.seconds) / 3600
+    shuffled_bytes = 2 * (row_bytes + curation.shuffled_bytes)  # each byte is written and read
     dollars = hours * (prices["vcpu_hour"] + _GIGABYTES_PER_VCPU * prices["gb_hour"])
     dollars += shuffled_bytes / 1e9 * prices["shuffle_gb"]
     return DataflowCost(vcpu_hours=hours, shuffled_bytes=shuffled_bytes, dollars=round(dollars, 2))

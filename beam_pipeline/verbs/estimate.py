@@ -12,6 +12,8 @@ import numpy as np
 
 from beam_pipeline.conversations.chat_format import ChatFormat
 from beam_pipeline.conversations.tokenizer import LengthLimit, make_tokenizer
+from beam_pipeline.curation.decisions import Decision
+from beam_pipeline.curation.filters import make_filters
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.engines.infilling import Infilling
 from beam_pipeline.formats.base import DocumentFormat, RowFormat
@@ -25,12 +27,14 @@ from beam_pipeline.sources.plan import InputPlan
 from beam_pipeline.sources.reading import describe
 from beam_pipeline.sources.units import BadRecord, DocumentBatch
 from beam_pipeline.sources.windows import SampleWindow, is_at_beginning, windows
+from beam_pipeline.steps.curate import edit
+from beam_pipeline.steps.keep import kept_shares
 from beam_pipeline.steps.unit_rows import UnitRows
 from beam_pipeline.support import memory
 from beam_pipeline.support.errors import DataError
 from beam_pipeline.tokenization.description import TokenizerDescription
 from beam_pipeline.tokenization.template import Template
-from beam_pipeline.verbs.costs import ComparisonCost, OutputSize, dataflow_cost, needed_memory
+from beam_pipeline.verbs.costs import CurationCost, OutputSize, dataflow_cost, needed_memory, passes
 from beam_pipeline.verbs.results import Estimate, MachineCost
 
 _SAMPLED_SHARE = 1 / 200
@@ -50,7 +54,7 @@ def estimate(
     pad_id: int,
     threads: int,
 ) -> Estimate:
-    """Prepares a sample of the input in memory. Does not detect duplicates.
+    """Prepares and filters a sample of the input in memory. Does not compare documents.
 
     Args:
         config: The run's options.
@@ -66,7 +70,9 @@ def estimate(
         DataError: If the sample has no documents, or has a bad record that would end the run.
     """
     sample_bytes = min(max(int(input_plan.bytes * _SAMPLED_SHARE), _MIN_SAMPLE_BYTES), _MAX_SAMPLE_BYTES)
-    sampled = windows(input_plan, config.input, sample_bytes=sample_bytes, seed=config.seed)
+    sampled = windows(
+        input_plan, config.input, sample_bytes=sample_bytes, seed=config.seed, columns=config.curation.columns
+    )
     sample = _prepare(
         config,
         sampled,
@@ -85,18 +91,25 @@ def estimate(
         return (sum(values), 0.0) if is_whole_input else _extrapolated(values, window_sums, input_plan.bytes)
 
     seconds, second_error = total([sums.seconds for sums in window_sums])
+    # Each pass over the input filters it.
+    filter_seconds = total([sums.filter_seconds for sums in window_sums])[0] * passes(config)
     tokens, token_error = total([sums.tokens for sums in window_sums])
     documents, document_error = total([sums.documents for sums in window_sums])
+    read_documents, _ = total([sums.read_documents for sums in window_sums])
     if config.packing == "concat":
         num_rows = tokens / config.max_length
     elif _has_own_rows(config):
         num_rows, _ = total([sums.rows for sums in window_sums])
     else:
         num_rows = sample.statistics.rows * (tokens / sample.statistics.tokens)
+    if config.curation.keep is not None:
+        kept = kept_shares(config.curation)
+        documents, tokens = documents * kept.documents, tokens * kept.bytes
+        num_rows *= kept.documents if _has_own_rows(config) else kept.bytes
     output = OutputSize(tokens=tokens, rows=num_rows, record_bytes=encoded.bytes / encoded.rows)
     longest_bytes = max(sums.longest_bytes for sums in window_sums)
     row_bytes = output.staged_bytes(config, tokenizer.vocab_size)
-    comparison = ComparisonCost.of(config, input_plan.bytes)
+    curation = CurationCost.of(config, input_plan.bytes, read_documents, filter_seconds)
     encoding_seconds = encoded.seconds / encoded.rows * num_rows
     text_bytes = max(input_plan.bytes, int(tokens * memory.TEXT_BYTES_PER_TOKEN))
     return Estimate(
@@ -110,13 +123,15 @@ def estimate(
         token_error=token_error,
         second_error=second_error,
         longest_document_bytes=longest_bytes,
+        removed_share=1 - documents / read_documents,
+        filter_seconds=round(filter_seconds, 1),
         splits=output.splits(config),
         this_machine=MachineCost(
-            seconds=round(seconds + encoding_seconds + comparison.seconds + _SECONDS_TO_START, 1),
+            seconds=round(seconds + encoding_seconds + curation.seconds + _SECONDS_TO_START, 1),
             memory_bytes=needed_memory(config, text_bytes, tokenizer.vocab_size, longest_bytes=longest_bytes),
-            staged_bytes=row_bytes + comparison.staged_bytes,
+            staged_bytes=row_bytes + curation.staged_bytes,
         ),
-        dataflow=dataflow_cost(input_plan.bytes, row_bytes, comparison, dict(config.prices)),
+        dataflow=dataflow_cost(input_plan.bytes, row_bytes, curation, dict(config.prices)),
         has_beginnings=not is_whole_input and any(is_at_beginning(sums.window.unit) for sums in window_sums),
         has_one_place=not is_whole_input and len(window_sums) == 1,
     )
@@ -134,6 +149,10 @@ class _WindowSums:
     """Bytes of the longest document."""
     documents: float = 0
     tokens: float = 0
+    filter_seconds: float = 0
+    """CPU seconds of filtering them once."""
+    read_documents: float = 0
+    """The documents before filters."""
     rows: float = 0
     """Counted only if each row has a single document."""
 
@@ -180,7 +199,7 @@ def _prepare(
     window_sums: list[_WindowSums] = []
     blocks: list[RowBlock | DocumentBlock] = []
     num_missing = _ENCODED_ROWS
-    pieces = _pieces(sampled, window_sums)
+    pieces = _pieces(sampled, window_sums, make_filters(config.curation))
 
     def on_bad(record: BadRecord) -> None:
         if config.on_bad_record == "fail":
@@ -208,7 +227,8 @@ def _prepare(
             [(sums, _, share)] = group
             sums.rows += share * statistics.rows
     if not any(sums.tokens for sums in window_sums):
-        raise DataError("the sample contains no documents, only blank records or none at all")
+        removing = " or documents that filters remove" if config.curation.filter else ""
+        raise DataError(f"the sample contains no documents, only blank records{removing}, or none at all")
     return _PreparedSample(window_sums, blocks, statistics)
 
 
@@ -220,7 +240,7 @@ def _extrapolated(
     weights = np.array([sums.window.weight for sums in window_sums])
     mean = np.average(per_byte, weights=weights)
     count = len(window_sums)
-    if count == 1:
+    if count == 1 or not mean:
         return input_bytes * mean, 0.0
     deviation = np.sqrt((weights**2 * (per_byte - mean) ** 2).sum() * count / (count - 1))
     return input_bytes * mean, deviation / weights.sum() / mean
@@ -229,8 +249,14 @@ def _extrapolated(
 _Piece = tuple[_WindowSums, DocumentBatch, float]
 
 
-def _pieces(sample: Iterable[SampleWindow], window_sums: list[_WindowSums]) -> Iterator[_Piece]:
-    """Yields the windows' documents, each with its window's sums and its share. Appends the sums to `window_sums`."""
+def _pieces(
+    sample: Iterable[SampleWindow], window_sums: list[_WindowSums], filters: list[Decision]
+) -> Iterator[_Piece]:
+    """Yields the windows' documents, each with its window's sums and its share. Appends the sums to `window_sums`.
+
+    Documents that filters remove are left out, and the others have edited texts.
+    """
+    is_warm = False
     for window in sample:
         size = window.text_bytes
         bytes_in_window = sum(share * int(batch.bytes.sum()) for batch, share in window.pieces)
@@ -238,7 +264,16 @@ def _pieces(sample: Iterable[SampleWindow], window_sums: list[_WindowSums]) -> I
         window_sums.append(sums)
         for batch, share in window.pieces:
             sums.longest_bytes = max(sums.longest_bytes, int(batch.bytes.max(initial=0)))
-            yield sums, batch, share
+            sums.read_documents += share * len(batch.texts)
+            if not is_warm:  # models are loaded once, however long the run is
+                edit(window.unit, batch, 0, filters)
+                is_warm = True
+            start_time = time.process_time()  # filters have one thread
+            edited, removals = edit(window.unit, batch, 0, filters)
+            kept = edited.without(removals.documents)
+            sums.filter_seconds += share * (time.process_time() - start_time) * bool(filters)
+            if kept.texts:
+                yield sums, kept, share
         window.pieces.clear()
 
 

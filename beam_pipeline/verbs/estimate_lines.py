@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.support.amounts import counted, human_bytes, megabytes
+from beam_pipeline.verbs.costs import passes
 from beam_pipeline.verbs.results import Estimate
 
 
@@ -35,11 +36,15 @@ def describe_estimate(estimated: Estimate, config: PrepareConfig) -> Iterator[st
             f"{name}: about {split.tokens:,} tokens, {records}, {counted(split.shards, 'shard')}, "
             f"{human_bytes(split.bytes)}"
         )
-    dedup = config.dedup
-    if dedup != "none":
-        yield f"duplicates, which --dedup {dedup} leaves out, are counted here: a sample does not show them"
+    if config.dedup != "none" or config.contamination.decontaminate:
+        yield "documents that --dedup and --decontaminate leave out are counted here: a sample does not show them"
     if config.curation.filter or config.curation.keep:
-        yield "documents and lines that --filter and --keep remove are counted here: a sample is not filtered"
+        number = passes(config)
+        times = "once" if number == 1 else f"in {number} passes over the input"
+        yield (
+            f"filters: leave out {estimated.removed_share:.1%} of the documents, which are not counted here, and take "
+            f"about {_duration(estimated.filter_seconds)} of the time, {times}"
+        )
     machine, dataflow = estimated.this_machine, estimated.dataflow
     yield (
         f"on this machine: about {_duration(machine.seconds)}{_margin(estimated.second_error)}, "

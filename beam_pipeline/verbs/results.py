@@ -119,7 +119,7 @@ class DataflowCost:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What `prepare` would make and take, estimated from a sample. It does not detect duplicates.
+    """What `prepare` would make and take, estimated from a sample. It has filters, but does not compare documents.
 
     An `…_error` is a standard error as a share of the value, 0 if the sample is the whole input.
     """
@@ -138,6 +138,10 @@ class Estimate:
     second_error: float
     longest_document_bytes: int
     """Bytes of UTF-8 of the longest document in the sample."""
+    removed_share: float
+    """The share of the documents that --filter and --keep remove."""
+    filter_seconds: float
+    """CPU seconds of all filters, in all passes over the input. They are part of this machine's."""
     splits: Mapping[str, EstimatedSplit]
     this_machine: MachineCost
     dataflow: DataflowCost

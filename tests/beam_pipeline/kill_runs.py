@@ -7,7 +7,8 @@ threads.
 
 For k = EVERY, 2 EVERY, …, a run is killed (SIGKILL) at its k-th change: right before it moves a file into place,
 deletes its staging folder, or releases its lock. Then its output is checked, and the same command runs again, every
-other time with --resume. This ends with the first run that is not killed, and prints a JSON object: the number of
+other time with --resume; `annotate` always, since it replaces nothing without an option. This ends with the first run
+that is not killed, and prints a JSON object: the number of
 kills, and a list of failures.
 """
 
@@ -24,7 +25,7 @@ from pathlib import Path
 from beam_pipeline.dataset import lock_kinds
 from beam_pipeline.steps import commit
 from beam_pipeline.support import filesystem
-from beam_pipeline.verbs import convert, prepare, verify  # noqa: F401 (imported once, before the forks)
+from beam_pipeline.verbs import annotate, convert, prepare, verify  # noqa: F401 (imported once, before the forks)
 from tests.beam_pipeline.beam_signatures import remember_signatures
 from tests.beam_pipeline.runs import content
 from tests.fuzz.faults import Child
@@ -84,7 +85,8 @@ def main() -> None:
             verify_result = Child(["verify", str(manifest.parent)], log).wait()
             if verify_result.status:
                 failures.append(f"change {change}: {verify_result.out}{verify_result.err}")
-        resume = ["--resume"] if kill_count % 2 or len(manifests) == 2 else []
+        must_resume = len(manifests) == 2 or argv[0] == "annotate"
+        resume = ["--resume"] if kill_count % 2 or must_resume else []
         if run([*argv, *resume], log):
             failures.append(f"change {change}: the next run failed")
         elif content(output) != expected:

@@ -54,6 +54,27 @@ def test_killed_at_changes_of_the_file_system(
     assert report["kills"] > 15 / step
 
 
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.wide)])
+@pytest.mark.parametrize("verb", ["prepare", "annotate"])
+def test_killed_at_changes_of_steps_that_curate(
+    tmp_path: Path, documents: list[str], tokenizer_folder: Path, verb: str, step: int
+):
+    texts = [" ".join(documents[number : number + 3]) for number in range(0, 60, 3)]
+    texts += [f"{text} again" for text in texts[::4]]
+    (tmp_path / "web.txt").write_text("\n".join(texts), encoding="utf-8")
+    (tmp_path / "bench.txt").write_text(" ".join(texts[3].split()[:20]))
+    sizes = ["--unit_bytes", "4000" if verb == "prepare" else "1000"]
+    if verb == "prepare":
+        argv = arguments(tmp_path / "web.txt", tokenizer_folder, "{OUT}", *OPTIONS, "--shard_size", "1200")
+        argv += ["--filter", "pii", "--dedup", "near", "--decontaminate", str(tmp_path / "bench.txt"), *sizes]
+    else:
+        argv = ["--input", str(tmp_path / "web.txt"), "--measure", "pii", "--output", "{OUT}", *sizes]
+    command = [sys.executable, "-m", "tests.beam_pipeline.kill_runs", str(tmp_path), str(step), verb, *argv]
+    report = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+    assert report["wrong"] == []
+    assert report["kills"] > (20 if verb == "prepare" else 5) / step
+
+
 def test_a_killed_worker_ends_the_run_with_a_word_and_the_rest_can_be_resumed(
     tmp_path: Path, corpus: Path, tokenizer_folder: Path, undisturbed_content: dict[str, bytes]
 ):

@@ -39,6 +39,7 @@ NOT_RUN = {
     r"python pretrain_gpt.py": (
         "needs Megatron-LM; tests/beam_pipeline/formats/test_megatron_datasets.py compares the bytes"
     ),
+    r"python demo/quality.py": "needs scikit-learn, which is no dependency; benchmarks/quality.py runs it",
     r"python -c ": "sets a variable of a page",
 }
 PROGRAMS = r"(tokenmill|tokenmill-trainer|make|uv|docker|git|gcloud|python|\.venv/\S+|trainer/\.venv/\S+)"

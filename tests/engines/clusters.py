@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
@@ -57,7 +57,8 @@ class WorkerPool:
         ]
         # `boot` runs the `python` on the path. It would install Beam's files into a new environment for each worker.
         path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
-        env = {"PATH": path, "RUN_PYTHON_SDK_IN_DEFAULT_ENVIRONMENT": "1"}
+        # Functions of --filter are in the tests' modules.
+        env = {"PATH": path, "RUN_PYTHON_SDK_IN_DEFAULT_ENVIRONMENT": "1", "PYTHONPATH": str(ROOT)}
         self.server = Server("worker-pool", command, folder=folder, env=env)
         stack.callback(self.server.kill)
         self.server.wait_for_port(self.port)
@@ -140,6 +141,17 @@ class Flink:
             return max(candidates)[1] if candidates else None
 
         return wait_for("a task manager that runs a subtask", find)
+
+    def wait_for_step(self, step: str, check: Callable[[], None]) -> None:
+        """Waits until a stage with this step has begun in the running job. `check` raises an exception if none will."""
+
+        def has_begun() -> bool | None:
+            job = self.running_job()
+            vertices = self._ask(f"/jobs/{job}")["vertices"] if job else []
+            begun = [vertex for vertex in vertices if vertex["status"] in ("RUNNING", "FINISHED")]
+            return any(step in vertex["name"] for vertex in begun) or None
+
+        wait_for(f"the step {step}", has_begun, check)
 
     def kill_task_manager(self, number: int) -> None:
         self.task_managers[number].kill()

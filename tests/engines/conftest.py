@@ -17,6 +17,8 @@ from tests.end_to_end.conftest import Pipeline, pipeline, run_successfully  # no
 from tests.engines.clusters import Flink, Prism
 from tests.engines.spark import Spark
 
+Engine = Flink | Spark | Prism
+
 CHAT_TEMPLATE = "{% for m in messages %}<mask>{{ m.role }}\n{{ m.content | trim }}<|endoftext|>{% endfor %}"
 
 
@@ -37,6 +39,11 @@ def prism(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prism]:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spark]:
     with ExitStack() as stack:
         yield Spark(tmp_path_factory.mktemp("spark"), stack)
+
+
+@pytest.fixture(params=["Flink", "Spark", "Prism"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    return request.getfixturevalue(request.param.lower())
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A run of `prepare` on Flink in a process of its own, which tests disturb in a certain stage."""
+"""A run of a verb on Flink in a process of its own, which tests disturb in a certain stage."""
 
 from __future__ import annotations
 
@@ -37,18 +37,27 @@ STAGES = {
 }
 
 
+CURATION_STAGES = {
+    "searching for n-grams": Stage("FindNgrams", "_staging/*/units/*.matches", 5),
+    "sketching documents": Stage("SketchDocuments", "_staging/*/units/*.sketches", 5),
+    "annotating": Stage("Annotate", "unit-*.parquet", 5),
+}
+"""Those of runs with the options of curation."""
+
+
 class Run:
-    """`prepare` on Flink.
+    """A verb of the pipeline on Flink.
 
     Args:
-        arguments: Its arguments.
+        arguments: The verb and its arguments.
         output: Its output folder.
+        program: The module of the command line.
     """
 
-    def __init__(self, arguments: list[object], output: Path):
+    def __init__(self, arguments: list[object], output: Path, program: str = "beam_pipeline"):
         self.output = output
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "beam_pipeline", *map(str, arguments), "--output", str(output)],
+            [sys.executable, "-m", program, *map(str, arguments), "--output", str(output)],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -63,12 +72,17 @@ class Run:
 
     def wait_for(self, stage: str) -> None:
         """Waits until the run is in the middle of a stage."""
+        _, files, count = (STAGES | CURATION_STAGES)[stage]
 
         def has_begun() -> bool | None:
-            file_count = len(list(self.output.glob(STAGES[stage].files)))
-            return (file_count and file_count >= (STAGES[stage].count or self._units())) or None
+            file_count = len(list(self.output.glob(files)))
+            return (file_count and file_count >= (count or self._units())) or None
 
         wait_for(f"the middle of {stage}", has_begun, self._check_running)
+
+    def wait_for_step(self, flink: Flink, step: str) -> None:
+        """Waits until a step has begun, by its label."""
+        flink.wait_for_step(step, self._check_running)
 
     def interrupt(self) -> None:
         self._process.send_signal(signal.SIGINT)

@@ -10,10 +10,8 @@ import pytest
 
 from tests.beam_pipeline.runs import content
 from tests.end_to_end.conftest import Pipeline
-from tests.engines.clusters import Flink, Prism
-from tests.engines.spark import Spark
+from tests.engines.conftest import Engine
 
-Engine = Flink | Spark | Prism
 Record = Callable[[str, object], None]
 
 CASES = {
@@ -41,11 +39,6 @@ CASES = {
 # Spark and Prism decide on their own parallelism.
 PARALLELISMS = [("Flink", 2), ("Spark", 2), ("Prism", 2)]
 PARALLELISMS += [pytest.param("Flink", count, marks=pytest.mark.wide) for count in (1, 4)]
-
-
-@pytest.fixture(params=["Flink", "Spark", "Prism"])
-def engine(request: pytest.FixtureRequest) -> Engine:
-    return request.getfixturevalue(request.param.lower())
 
 
 @pytest.fixture(scope="session")

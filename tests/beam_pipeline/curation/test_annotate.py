@@ -15,6 +15,7 @@ from tests.beam_pipeline.runs import content
 
 FUNCTION = """
 def measure(texts, columns):
+    assert texts
     return {"digits": [sum(map(str.isdigit, text)) for text in texts], "keep": [True] * len(texts)}
 """
 COMMON = ("--unit_bytes", "400")
@@ -63,7 +64,7 @@ def test_thresholds_change_without_measuring_again(annotated, run):
     folder = annotated()
     table = pq.read_table(sorted(folder.glob("*.parquet")))
     assert len(list(folder.glob("*.parquet"))) > 2 and table.num_rows == 26
-    record = json.loads((folder / "attributes.json").read_bytes())
+    record = json.loads((folder / "_attributes.json").read_bytes())
     assert record["documents"] == 26 and record["columns"]["digits"] == "int64"
     assert set(table.column_names) == {
         *("document", "place", "checksum", "bytes", "characters", "digits", "measure_keep", "lang")
@@ -105,6 +106,20 @@ def test_a_second_run_keeps_what_is_finished(annotated, monkeypatch, source):
     (folder / "notes.txt").touch()
     with pytest.raises(UsageError, match=r"notes\.txt, which annotate did not write"):
         annotated("--overwrite")
+
+
+@pytest.mark.parametrize("lengths", [(), (5, 1000), (1000, 5)])
+def test_units_without_documents_are_annotated(annotated, run, source, lengths):
+    pytest.importorskip("spacy")
+    source.write_text(
+        "".join(json.dumps({"text": "a " * length, "lang": "en"}) + "\n" for length in (0, *lengths))
+    )
+    measures = "annotate_functions:measure,gopher,gopher_repetition,c4,fineweb,pii"
+    folder = annotated("--measure", measures)
+    assert pq.read_table(folder).num_rows == len(lengths)
+    if lengths:
+        out = run("--attributes", str(folder), "--keep", 'gopher_words > 500 or lang == "de"')
+        assert totals(out) == 1
 
 
 def test_attributes_of_other_texts_are_refused(annotated, run, source):

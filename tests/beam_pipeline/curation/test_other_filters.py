@@ -10,8 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from beam_pipeline.curation import pii
+from beam_pipeline.curation.filters import check_filters, files_identity
 from beam_pipeline.curation.functions import UserFunction
 from beam_pipeline.curation.language import KeepLanguages, LanguageModel
+from beam_pipeline.options.curation_options import CurationConfig
 from beam_pipeline.sources.units import DocumentBatch, utf8_sizes
 from beam_pipeline.support.errors import DataError, UsageError
 from beam_pipeline.verbs import prepare
@@ -73,13 +75,37 @@ def test_documents_in_other_languages_are_removed():
         LanguageModel("missing.bin").check()
 
 
+def test_the_files_that_a_module_names_are_in_the_fingerprint(functions, tmp_path):
+    module, model = tmp_path / "my_functions.py", tmp_path / "model.bin"
+    config = CurationConfig(filter=("my_functions:long_ones",))
+    alone = files_identity(config)
+    module.write_text(f"{FUNCTIONS}\nFILES = ('model.bin',)\n")
+    sys.modules.pop("my_functions")
+    with pytest.raises(
+        UsageError, match=r"FILES of .*my_functions\.py names .*model\.bin, which is not a file"
+    ):
+        check_filters(config)
+    sums = []
+    for content in (b"first", b"second"):
+        model.write_bytes(content)
+        sums.append(files_identity(config)["filter_files"])
+    assert len(alone["filter_files"]) == 1 and len(sums[0]) == 2
+    assert [sums[0][name] == sums[1][name] for name in sorted(sums[0])] == [True, False]
+
+
+def test_files_that_are_no_paths_are_refused(functions, tmp_path):
+    (tmp_path / "my_functions.py").write_text(f"{FUNCTIONS}\nFILES = 'model.bin'\n")
+    with pytest.raises(UsageError, match=r"FILES of .*my_functions\.py is 'model\.bin'; it must be a tuple"):
+        UserFunction("my_functions:wrong").files()
+
+
 def test_a_function_that_does_not_answer_for_each_text_is_an_error(functions):
     with pytest.raises(DataError, match=r"my_functions:wrong: returned \[True\] as 'keep' for 2 texts"):
         UserFunction("my_functions:wrong")(None, batch_of(["a", "b"]), 0)
     with pytest.raises(UsageError, match="has no function 'absent'"):
         UserFunction("my_functions:absent").function  # noqa: B018
     with pytest.raises(UsageError, match="there is no module 'absent'; install it"):
-        UserFunction("absent:f").source()
+        UserFunction("absent:f").files()
     assert UserFunction("my_functions:long_ones").attributes(batch_of(["a"], score=[2])) == {"shout": [1]}
 
 

@@ -95,7 +95,7 @@ def test_each_option_of_deduplication_is_in_the_identity_if_it_is_used(config: P
             == 5
         )
         return
-    part = "near" if name.startswith("near_") else "paragraphs"
+    part = "paragraphs" if name.startswith("paragraph_") else "near"
     assert identity("near+paragraphs", **other) != identity("near+paragraphs")
     assert identity(part, **other) != identity(part)
     assert identity("exact", **other) == identity("exact")

@@ -23,7 +23,7 @@ from beam_pipeline.sources import windows
 from beam_pipeline.sources.plan import plan
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit
 from beam_pipeline.support.errors import DataError, UsageError
-from beam_pipeline.verbs import estimate, prepare
+from beam_pipeline.verbs import annotate, estimate, prepare
 from tests.beam_pipeline.conftest import make_documents
 from tests.beam_pipeline.runs import arguments
 
@@ -223,21 +223,17 @@ def test_an_input_that_is_the_sample_as_a_whole_has_no_unknown_margin(
     assert "from one place only, so the margins are unknown" in capsys.readouterr().out
 
 
-def test_near_deduplication_takes_time_memory_disk_and_shuffle(
-    tmp_path: Path, corpus: Path, tokenizer_folder: Path
-):
-    def estimated(*options: str) -> dict:
-        arguments = [
-            "--input",
-            str(corpus),
-            "--tokenizer",
-            str(tokenizer_folder),
-            "--output",
-            str(tmp_path / "out"),
-        ]
-        config, _ = parse(PrepareConfig, [*arguments, "--estimate", *options])
+@pytest.fixture
+def estimated(tmp_path: Path, corpus: Path, tokenizer_folder: Path):
+    def run(*options: str) -> dict:
+        command = [*arguments(corpus, tokenizer_folder, tmp_path / "out"), "--estimate"]
+        config, _ = parse(PrepareConfig, [*command, *options])
         return asdict(prepare.estimate_run(config, []))
 
+    return run
+
+
+def test_near_deduplication_takes_time_memory_disk_and_shuffle(estimated, corpus: Path):
     plain, near = estimated(), estimated("--dedup", "near")
     assert near["tokens"] == plain["tokens"]
     added = [
@@ -251,3 +247,26 @@ def test_near_deduplication_takes_time_memory_disk_and_shuffle(
     both = estimated("--dedup", "near+paragraphs")
     for place, name in added:
         assert both[place][name] > near[place][name]
+
+
+def test_filters_and_attributes_leave_out_what_a_run_leaves_out(
+    estimated, tmp_path: Path, corpus: Path, tokenizer_folder: Path, capsys
+):
+    attributes = ["--attributes", str(tmp_path / "attributes"), "--keep", "bytes > 120"]
+    source = ["--input", str(corpus), "--measure", "pii", "--output", attributes[1]]
+    annotate.main(source)
+    filtering = ["--filter", "gopher", "--thresholds", "gopher.min_words=30,gopher.min_stop_words=0"]
+    filtering[-1] += ",gopher.min_letter_words=0"
+    for number, options in enumerate((attributes, filtering)):
+        estimate_of_run = estimated(*options)
+        out = tmp_path / str(number)
+        prepare.main(arguments(corpus, tokenizer_folder, out, *options))
+        totals = read_manifest(str(out / "train"))["totals"]
+        for name in ("documents", "tokens"):
+            assert estimate_of_run[name] == pytest.approx(totals[name], rel=CLOSE)
+        assert 0.1 < estimate_of_run["removed_share"] < 0.9
+    capsys.readouterr()
+    prepare.main(
+        arguments(corpus, tokenizer_folder, tmp_path / "out", *filtering, "--dedup", "exact", "--estimate")
+    )
+    assert re.search(r"filters: leave out \d+\.\d% of the documents.* in 2 passes", capsys.readouterr().out)
