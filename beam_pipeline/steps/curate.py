@@ -35,6 +35,7 @@ from beam_pipeline.steps.job import Job
 from beam_pipeline.steps.keep import KeepByAttributes
 from beam_pipeline.support import filesystem
 
+NO_DOCUMENTS = np.empty(0, np.int64)
 EMPTY = "empty"
 """The rule that removes documents of which edits leave nothing."""
 
@@ -242,7 +243,11 @@ def cut_passages(batch: DocumentBatch, removals: Removals) -> tuple[DocumentBatc
 
 
 def edit(
-    unit: WorkUnit, read: DocumentBatch, first: int, decisions: list[Decision], unmasked: np.ndarray
+    unit: WorkUnit,
+    read: DocumentBatch,
+    first: int,
+    decisions: list[Decision],
+    unmasked: np.ndarray = NO_DOCUMENTS,
 ) -> tuple[DocumentBatch, Removals]:
     """Returns all documents of a batch with edited texts, and the removals by their index. See `curate`.
 
@@ -255,7 +260,7 @@ def edit(
             texts = list(decided.texts)
             for index in unmasked.tolist():
                 texts[index] = batch.texts[index]
-            decided = Decided(decided.removals.without(np.empty(0, np.int64), masked=unmasked), texts)
+            decided = Decided(decided.removals.without(NO_DOCUMENTS, masked=unmasked), texts)
         removals.append(decided.removals)
         if decided.texts is not None:
             blank = [index for index, text in enumerate(decided.texts) if not text or text.isspace()]

@@ -270,7 +270,7 @@ def _pieces(
                 is_warm = True
             start_time = time.process_time()  # filters have one thread
             edited, removals = edit(window.unit, batch, 0, filters)
-            kept = edited.without(removals.documents)
+            kept = edited.without(removals.without_edits().documents)
             sums.filter_seconds += share * (time.process_time() - start_time) * bool(filters)
             if kept.texts:
                 yield sums, kept, share

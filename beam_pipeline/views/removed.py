@@ -26,7 +26,7 @@ from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError
 from beam_pipeline.views.reading import FinishedSplit
 from beam_pipeline.views.removed_counts import RemovedCounts
-from beam_pipeline.views.tracing import input_options
+from beam_pipeline.views.tracing import input_options, unmasked_documents
 
 _WORDS = re.compile(r"\S+\s*")
 _PIECES = re.compile(r"^\s+|\S+\s*")
@@ -173,8 +173,9 @@ class RemovedList:
         curation = CurationConfig.of_manifest(self._split.manifest["config"])
         decisions = make_decisions(curation, edits_only=True)
         for unit, read, first, numbers in self._batches(by_place, curation.columns):
-            batch, _ = edit(unit, read, first, decisions)
             listed = read_removed(removed_path(self._split.dataset, unit.index)) or Removals.empty()
+            unmasked = unmasked_documents(self._split, listed, first, len(read.texts))
+            batch, _ = edit(unit, read, first, decisions, unmasked)
             in_batch = listed.between(first, first + len(read.texts)).shifted(-first)
             after_benchmarks, _ = cut_passages(batch, in_batch.of_rules([PASSAGES_RULE]))
             for number in numbers:

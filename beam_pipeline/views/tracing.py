@@ -195,14 +195,6 @@ class Tracer:
         """The decisions of the run, for the edits of the texts."""
         return make_decisions(self._curation, edits_only=True)
 
-    def _unmasked(self, read: DocumentBatch, first: int, listed: Removals | None) -> np.ndarray:
-        """Returns the indices of documents whose personal data stay: with `--restore`, of all that are not listed."""
-        files = self._split.manifest["config"].get("filter_files", {})
-        if not any(name.startswith("restore ") for name in files):
-            return np.empty(0, np.int64)
-        masked = (listed or Removals.empty()).of_rules([PII]).documents - first
-        return np.setdiff1d(np.arange(len(read.texts)), masked)
-
     def _check_sources(self, units: Sequence[WorkUnit]) -> None:
         """Raises NotTraced if a file of the units is missing or has another size."""
         paths = {unit.root + part.name for unit in units for part in unit.parts}
@@ -247,7 +239,8 @@ class Tracer:
             places: list[int] = []
             listed, first = read_removed(removed_path(self._split.dataset, unit.index)), 0
             for read in read_unit(unit, self._input, columns=self._curation.columns):
-                batch, _ = edit(unit, read, first, self._decisions, self._unmasked(read, first, listed))
+                unmasked = unmasked_documents(self._split, listed, first, len(read.texts))
+                batch, _ = edit(unit, read, first, self._decisions, unmasked)
                 if self._must_deduplicate:
                     batch = _without_duplicates(batch, hashes_by_repeat.setdefault(unit.repeat, set()))
                 if listed is not None:
@@ -298,3 +291,22 @@ def _without_duplicates(batch: DocumentBatch, known_hashes: set[bytes]) -> Docum
             dropped.append(index)
         known_hashes.add(text_hash)
     return batch.without(np.array(dropped, np.int64)) if dropped else batch
+
+
+def unmasked_documents(split: FinishedSplit, listed: Removals | None, first: int, count: int) -> np.ndarray:
+    """Returns which documents of a batch keep their personal data: with `--restore`, all that are not listed.
+
+    Args:
+        split: The dataset.
+        listed: The removals of the batch's unit; None if there are none.
+        first: The number of the batch's first document in the unit.
+        count: The number of documents in the batch.
+
+    Returns:
+        int64, their indices in the batch.
+    """
+    files = split.manifest["config"].get("filter_files", {})
+    if not any(name.startswith("restore ") for name in files):
+        return np.empty(0, np.int64)
+    masked = (listed or Removals.empty()).of_rules([PII]).documents - first
+    return np.setdiff1d(np.arange(count), masked)

@@ -140,7 +140,10 @@ def test_passages_of_benchmarks_and_edits_of_filters_come_first(run, tmp_path, e
     [split] = open_dataset(str(out))
     parts = [Tracer(split).trace(split.origin(0, record), split.row(0, record)) for record in range(12)]
     assert len(parts) == 12
-    assert manifest(out)["edited"] == {"decontaminate_passages": 1, "decontaminate_passages+paragraphs": 11}
+    assert manifest(out)["edited"] == {
+        "decontaminate_passages+paragraphs+pii": 11,
+        "decontaminate_passages+pii": 1,
+    }
     cleaned = [f"{text}\n\n{COOKIES} mail <email>\n{text} ends" for text in own[:1]]
     cleaned += [f"{text}\n\n{text} ends" for text in own[1:]]
     assert shards(out) == expected(cleaned)

@@ -123,7 +123,7 @@ def test_the_time_of_a_document_counts_for_its_share_in_the_window(monkeypatch: 
     statistics = SplitStatistics.empty(1)
     clock = iter(range(10))
     monkeypatch.setattr(estimate.time, "perf_counter", lambda: next(clock))
-    pieces = estimate._pieces([window], result := [])
+    pieces = estimate._pieces([window], result := [], [])
     assert list(estimate._add_increments(pieces, statistics)) == [batch]
     assert result[0].seconds == 8 * 0.25 + 1 * 0.25
     assert result[0].longest_bytes == 1000
