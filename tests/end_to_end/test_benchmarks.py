@@ -21,6 +21,7 @@ NOT_INSTALLED = {
     "datatrove_decontamination.py",
     "datatrove_filters.py",
     "datatrove_minhash.py",
+    "datatrove_sentences.py",
     "datatrove_tokenizer.py",
     "llm_foundry_finetuning.py",
     "trl_sft.py",

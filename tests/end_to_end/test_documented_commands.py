@@ -130,6 +130,10 @@ def _make_curated(place: Path, documents: list[str], run_successfully: Callable[
     (place / "blocked.txt").write_text("a3.com\n")
     page = (ROOT / "docs" / "curating.md").read_text(encoding="utf-8")
     (place / "my_filters.py").write_text(page.partition("# my_filters.py\n")[2].partition("```")[0])
+    # Instead of demo/quality.py, which needs scikit-learn and a trained model.
+    (place / "quality.py").write_text(
+        "def good(texts, columns):\n    return {'quality': [len(text) for text in texts]}\n"
+    )
     source = ["--input", place / "web" / "*.jsonl"]
     prepare = ["prepare", "--tokenizer", place / "tokenizer", "--output", place / "clean"]
     pages = ["--input", place / "web" / "*.jsonl", place / "pages" / "*.jsonl"]
