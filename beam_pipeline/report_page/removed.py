@@ -74,27 +74,28 @@ def _totals(combinations: Mapping[str, int]) -> dict[str, list]:
 
 
 def _details(removed: RemovedList, *, masks: bool) -> dict[str, Any]:
-    counts = removed.counts
+    """Returns the details. With `masks`, they have no personal data, since reports are shown to others."""
+    counts, shown = removed.counts, _masked if masks else str
     groups = {"source": counts.by_source, **counts.by_column}
     samples = removed.samples_by_rule(_MOST_SAMPLES, _MOST_BYTES)
     return {
         "lists": removed.files,
         "lists_read": min(removed.files, _MOST_FILES),
-        "tables": [_table(name, group, counts) for name, group in groups.items() if len(group) > 1],
+        "tables": [_table(name, group, counts, shown) for name, group in groups.items() if len(group) > 1],
         "charts": list(_charts(counts)),
-        "samples": [_sample(sample, masks=masks) for rule in sorted(samples) for sample in samples[rule]],
+        "samples": [_sample(sample, shown) for rule in sorted(samples) for sample in samples[rule]],
     }
 
 
-def _table(name: str, groups: Groups, counts: RemovedCounts) -> dict[str, Any]:
-    """Returns the rows of a table of groups, and the most frequent rules as its columns."""
+def _table(name: str, groups: Groups, counts: RemovedCounts, shown: Callable[[str], str]) -> dict[str, Any]:
+    """Returns the rows of a table of groups, whose names it passes through `shown`, and the most frequent rules."""
     totals: Counter[str] = Counter()
     for (rule, _), documents in counts.by_limit.items():
         totals[rule] += documents
     rules = [rule for rule, _ in totals.most_common(_MOST_RULES)]
     rows = [
         {
-            "name": group[:_SHOWN],
+            "name": shown(group)[:_SHOWN],
             "documents": of_group[DOCUMENTS],
             "rules": [of_group[rule] for rule in rules],
         }
@@ -114,18 +115,20 @@ def _charts(counts: RemovedCounts) -> Iterator[tuple[str, Markup]]:
             yield title, histogram_chart([histogram], x_label="value of the rule", unit="documents")
 
 
-def _sample(sample: Sample, *, masks: bool) -> dict[str, Any]:
-    """Returns the values of a sample. With `masks`, it has no personal data, since reports are shown to others."""
+def _sample(sample: Sample, shown: Callable[[str], str]) -> dict[str, Any]:
+    """Returns the values of a sample, whose texts it passes through `shown`."""
     row = sample.row
     evidence = {name: part for name, part in sample.evidence.items() if name != "kept"}
     details = [f"value {row['value']:.4g}"] if math.isfinite(row["value"]) else []
-    details += [json.dumps(part, ensure_ascii=False)[:_SHOWN] for part in (evidence, sample.columns) if part]
+    details += [
+        shown(json.dumps(part, ensure_ascii=False))[:_SHOWN] for part in (evidence, sample.columns) if part
+    ]
     return {
         "rule": row["rule"],
         "place": f"{row['path']}, {row['place']}",
         "details": ", ".join(details),
         "kept": sample.kept and f"{sample.kept.path}, {sample.kept.place}",
-        "pieces": list(_pieces(sample, str if not masks else _masked)),
+        "pieces": list(_pieces(sample, shown)),
     }
 
 
@@ -138,8 +141,10 @@ def _pieces(sample: Sample, shown: Callable[[str], str]) -> Iterator[tuple[str, 
     if sample.document is None:
         return
     pieces = [("=", shown(sample.document.text))]
-    if places := masks_of(sample):
-        pieces = [piece for piece in mask_pieces(sample.document.text, places) if piece[0] != "-"]
+    if masks_of(sample):
+        # All that looks like personal data, also what the run removed otherwise.
+        masks = mask_pieces(sample.document.text, spans(sample.document.text))
+        pieces = [piece for piece in masks if piece[0] != "-"]
     elif sample.uncut is not None:
         pieces = [(mark, shown(text)) for mark, text in cut_pieces(sample.uncut, sample.evidence[PASSAGES])]
     elif sample.kept is not None and sample.kept.text != sample.document.text:

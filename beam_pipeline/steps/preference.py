@@ -31,7 +31,8 @@ class Preference:
     def scores(self, unit: WorkUnit, curated: CuratedBatch) -> np.ndarray | None:
         """Returns the score of each document of `curated.batch`, float64; None if simply the first is kept.
 
-        Documents without a value of the attribute are kept only if all have none.
+        Documents without a value of the attribute are kept only if all have none. Values are rounded to float64: of
+        whole numbers beyond 2^53 that are as good as equal, the first is kept.
 
         Raises:
             DataError: If the texts have changed since the attributes were measured.
@@ -41,6 +42,8 @@ class Preference:
         if self.config.dedup_keep == "longest":
             return curated.batch.bytes.astype(np.float64)
         table = self._attributes.of_batch(unit, curated.read, curated.first)
-        values = pc.fill_null(table[self.config.dedup_keep].cast(pa.float64()), -np.inf).to_numpy()
+        values = pc.fill_null(
+            table[self.config.dedup_keep].cast(pa.float64(), safe=False), -np.inf
+        ).to_numpy()
         scores = np.where(np.isnan(values), -np.inf, values)
         return scores[curated.numbers - curated.first]

@@ -216,6 +216,7 @@ def _prepare(
             packers=[Packer(**packing, keep_starts=config.keep_starts)],
             vocab_size=tokenizer.vocab_size,
             on_bad=on_bad,
+            record_columns=config.curation.record_columns,
         )
         [statistics] = rows.statistics
         for _, block in rows.blocks(_add_increments(group, statistics)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,10 +24,12 @@ from beam_pipeline.sources.reading import read_unit
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit
 from beam_pipeline.steps.curate import cut_passages, edit, make_decisions
 from beam_pipeline.support import filesystem
-from beam_pipeline.support.errors import DataError
+from beam_pipeline.support.errors import DataError, UserError
 from beam_pipeline.views.reading import FinishedSplit
 from beam_pipeline.views.removed_counts import RemovedCounts
 from beam_pipeline.views.tracing import input_options, unmasked_documents
+
+_log = logging.getLogger(__name__)
 
 _WORDS = re.compile(r"\S+\s*")
 _PIECES = re.compile(r"^\s+|\S+\s*")
@@ -165,11 +168,19 @@ class RemovedList:
             )
             sample.document = document if is_same else None
             sample.kept = documents.get(sample.kept_place) if sample.kept_place else None
-        self._add_uncut([sample for sample in samples if sample.document and PASSAGES in sample.evidence])
+        cut = [sample for sample in samples if sample.document and PASSAGES in sample.evidence]
+        try:
+            self._add_uncut(cut)
+        except UserError as error:  # such as a missing module of a filter
+            _log.warning(f"removed passages are not shown: {error}")
 
     def _add_uncut(self, samples: Sequence[Sample]) -> None:
         """Edits the texts of documents as the run did before it cut passages."""
-        by_place = {(sample.unit, sample.row["document"]): sample for sample in samples}
+        by_place: dict[Place, list[Sample]] = {}  # both rules may cut one document
+        for sample in samples:
+            by_place.setdefault((sample.unit, sample.row["document"]), []).append(sample)
+        if not by_place:
+            return
         curation = CurationConfig.of_manifest(self._split.manifest["config"])
         decisions = make_decisions(curation, edits_only=True)
         for unit, read, first, numbers in self._batches(by_place, curation.columns):
@@ -179,9 +190,9 @@ class RemovedList:
             in_batch = listed.between(first, first + len(read.texts)).shifted(-first)
             after_benchmarks, _ = cut_passages(batch, in_batch.of_rules([PASSAGES_RULE]))
             for number in numbers:
-                sample = by_place[unit.index, number]
-                is_later = sample.row["rule"] == PARAGRAPHS
-                sample.uncut = (after_benchmarks if is_later else batch).texts[number - first]
+                for sample in by_place[unit.index, number]:
+                    is_later = sample.row["rule"] == PARAGRAPHS
+                    sample.uncut = (after_benchmarks if is_later else batch).texts[number - first]
 
     def _read(self, path: str) -> pa.Table:
         try:

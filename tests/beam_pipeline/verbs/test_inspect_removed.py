@@ -1,6 +1,7 @@
 """`inspect --removed`, and the report's table of rules."""
 
 import json
+import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -186,3 +187,55 @@ def test_a_converted_dataset_has_the_list(dataset, tmp_path, capsys):
     assert defects(tmp_path / "out") == []
     convert.main([str(dataset), "--output_format", "mds", "--output", str(tmp_path / "out"), "--overwrite"])
     assert sorted(path.name for path in (tmp_path / "out" / "removed").iterdir()) == names
+
+
+DROPPING = """
+def dropping(texts, columns):
+    return {"keep": [True] * len(texts), "texts": [text.partition("DROP")[0] for text in texts]}
+"""
+NOTICE = "We use cookies to improve your experience of this site."
+
+
+@pytest.fixture(scope="module")
+def masked_dataset(tmp_path_factory, tokenizer_folder) -> Path:
+    """A dataset with personal data that a filter drops before others are masked, and with removed paragraphs."""
+    folder = tmp_path_factory.mktemp("masked")
+    (folder / "dropping_functions.py").write_text(DROPPING)
+    rows = [
+        {
+            "text": f"Write to joe{number}@example.com, number {number}.\n{NOTICE}\nDROP jane@secret.org",
+            "author": f"amy{number % 2}@dup.org",
+        }
+        for number in range(4)
+    ]
+    (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    argv = ["--input", str(folder / "a.jsonl"), "--tokenizer", str(tokenizer_folder), "--max_length", "8"]
+    argv += ["--filter", "dropping_functions:dropping,pii", "--keep_columns", "author"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        prepare.main(
+            [*argv, "--dedup", "paragraphs", "--paragraph_copies", "2", "--output", str(folder / "out")]
+        )
+    return folder / "out"
+
+
+def test_a_report_has_no_personal_data_of_texts_or_columns(masked_dataset):
+    page = (masked_dataset / "report.html").read_text()
+    assert "dropping_functions" in page
+    assert NOTICE in page
+    for data in ("joe0@", "jane@", "amy0@", "amy1@"):
+        assert data not in page
+
+
+def test_without_the_module_of_a_filter_samples_have_the_text_as_it_was_read(
+    masked_dataset, tmp_path, capsys, caplog, monkeypatch
+):
+    monkeypatch.delitem(sys.modules, "dropping_functions")
+    inspection.main([str(masked_dataset), "--removed", "paragraphs", "--most", "1"])
+    output = capsys.readouterr().out
+    assert f"\n{NOTICE}\n" in output
+    assert "[-" not in output
+    assert "removed passages are not shown: " in caplog.text
+    assert "dropping_functions" in caplog.text
+    convert.main([str(masked_dataset), "--output", str(tmp_path / "converted"), "--output_format", "parquet"])
+    assert defects(tmp_path / "converted") == []
