@@ -246,3 +246,67 @@ def test_a_part_that_is_lost_is_an_error(tmp_path: Path) -> None:
     read = dict(Checkpoints(str(tmp_path)).read(1, {"network/embeddings.weight": (16, 8)}))
     with pytest.raises(UsageError, match="cannot be read"):
         read["network/embeddings.weight"][...]
+
+
+def test_a_new_checkpoint_stays_if_an_old_one_cannot_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(str(tmp_path))
+    checkpoints.write(1, whole_parts(arrays()), metadata={})
+    remove = files.remove_tree
+
+    def busy(folder: str) -> None:
+        if "step-00000001" in folder:
+            raise OSError(16, "Device or resource busy")
+        remove(folder)
+
+    monkeypatch.setattr(files, "remove_tree", busy)
+    with pytest.raises(OSError, match="busy"):
+        checkpoints.write(2, whole_parts(arrays()), metadata={})
+    assert Checkpoints(str(tmp_path)).steps() == [2]
+
+
+def test_after_a_failed_removal_of_a_failed_checkpoint_processes_write_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = divided(arrays(), COUNTS, 2)
+    save, remove = tf.raw_ops.SaveV2, files.remove_tree
+    failures = iter(["once"])
+
+    def full_disk(*, prefix: str, **arguments: Any) -> None:
+        if "step-00000002" in prefix:
+            raise OSError(28, "No space left on device")
+        save(prefix=prefix, **arguments)
+
+    def busy(folder: str) -> None:
+        if "step-00000002" in folder and next(failures, None):
+            raise OSError(16, "Device or resource busy")
+        remove(folder)
+
+    monkeypatch.setattr(tf.raw_ops, "SaveV2", full_disk)
+    monkeypatch.setattr(files, "remove_tree", busy)
+
+    def write(channel: Channel) -> list[int]:
+        checkpoints = Checkpoints(str(tmp_path), channel=channel)
+        failed = []
+        for step in (1, 2, 3):
+            try:
+                checkpoints.write(step, own[channel.index], metadata={})
+            except OSError:
+                failed.append(step)
+        return failed
+
+    assert Threads(2).run(write) == [[2], [2]]
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000003"]
+
+
+def test_a_loss_that_cannot_be_recorded_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints = Checkpoints(str(tmp_path))
+    checkpoints.write(1, whole_parts(arrays()), metadata={})
+
+    def full_disk(*arguments: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "write_text", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        checkpoints.write(1, {}, metadata={"validation_loss": 2.5})

@@ -172,6 +172,7 @@ def test_what_was_read_cannot_change(folders: dict[str, str], tmp_path: Path) ->
         ({"from": 3, "weights": {}}, "name at least one folder"),
         ({"from": 3, "weights": 3}, "name at least one folder"),
         ({"from": 3, "weights": ["a", "a"]}, "a folder is repeated"),
+        ({"from": 3, "weights": ["a", "./a/"]}, "a folder is repeated"),
         ({"from": 3, "weights": {"a": 0}}, "weights must be positive numbers"),
         ({"from": 3, "weights": {"a": "1"}}, "weights must be positive numbers"),
     ],

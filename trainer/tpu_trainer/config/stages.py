@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -66,9 +67,13 @@ def check_weights(option: str, value: Any) -> None:
     """Raises UsageError unless `value` has at least one folder, none twice, and positive weights."""
     names = isinstance(value, str | list | dict) and all(isinstance(name, str) for name in value)
     require(names and bool(value), option, value, "name at least one folder")
-    if isinstance(value, list):
-        require(len(set(value)) == len(value), option, value, "a folder is repeated")
-    elif isinstance(value, dict):
+    require(
+        isinstance(value, str) or len(set(map(_normal, value))) == len(value),
+        option,
+        value,
+        "a folder is repeated",
+    )
+    if isinstance(value, dict):
         weights = value.values()
         are_numbers = all(isinstance(weight, int | float) and type(weight) is not bool for weight in weights)
         rule = "weights must be positive numbers"
@@ -77,8 +82,16 @@ def check_weights(option: str, value: Any) -> None:
 
 def parse_weights(value: Weights) -> dict[str, float | None]:
     """Returns folder → weight; None: the weight is the folder's number of rows."""
-    return (
-        dict(value)
-        if isinstance(value, dict)
-        else dict.fromkeys([value] if isinstance(value, str) else value)
+    weights = (
+        value if isinstance(value, dict) else dict.fromkeys([value] if isinstance(value, str) else value)
     )
+    return {_normal(name): weight for name, weight in weights.items()}
+
+
+def _normal(folder: str) -> str:
+    """Returns one spelling of a folder: another one in a later stage must not begin its rows again.
+
+    >>> _normal("./A//train/"), _normal("gs://b/A/train/")
+    ('A/train', 'gs://b/A/train')
+    """
+    return folder.rstrip("/") if "://" in folder else posixpath.normpath(folder)

@@ -13,7 +13,7 @@ import json
 import logging
 import re
 import secrets
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import astuple, replace
 from typing import Any
 
@@ -195,6 +195,8 @@ class Checkpoints:
         """
         attempt, error = self._begin(step, metadata)
         if attempt == _EXISTS:
+            if error is not None:
+                raise error
             return
         written: list[files.FileInfo] = []
         try:
@@ -219,12 +221,19 @@ class Checkpoints:
             except WriteErrors as own_error:
                 error, failure = own_error, f"process 0: {own_error}"
             if failure:
-                files.remove_tree(self.path(step))  # frees the space
+                try:
+                    self._remove(step)  # frees the space
+                except (
+                    WriteErrors
+                ) as own_error:  # the others wait for this process; the next write removes it
+                    _log.warning(f"{self.path(step)}: cannot be removed ({own_error})")
         failure = self._channel.from_first(failure)
         if error is not None:
             raise error
         if failure:
             raise OSError(failure)
+        if reports:
+            self._prune()  # only now: the new checkpoint must stay if an old one cannot be removed
 
     def _begin(
         self, step: int, metadata: Mapping[str, Any]
@@ -260,7 +269,7 @@ class Checkpoints:
         paths = [f"{prefix}.data-00000-of-00001" for prefix in prefixes]
         files.flush(paths)
         names = [path.rpartition("/")[2] for path in paths]
-        written = _checksums(self.path(step), names)
+        written = _listed(files.list_checksums, self.path(step), names)
         return [written[name] for name in names]
 
     def _complete(self, step: int, infos: Mapping[str, files.FileInfo], metadata: Mapping[str, Any]) -> None:
@@ -276,13 +285,12 @@ class Checkpoints:
         expected = {
             f"{_STATE}.data-{number:05d}-of-{len(infos):05d}": info
             for number, info in enumerate(infos.values())
-        } | _checksums(path, [index])
-        present = files.list_files(path, expected)
+        } | _listed(files.list_checksums, path, [index])
+        present = _listed(files.list_files, path, expected)
         for name, info in expected.items():
             if name not in present or present[name].size != info.size:
                 raise OSError(f"{files.join(path, name)} is not as it was written")
         self._write_marker(step, Marker({"step": step, **metadata}, expected))
-        self._prune()
 
     def record(self, step: int, *, validation_loss: float) -> None:
         """Adds the validation loss to a checkpoint's metadata, if the checkpoint exists."""
@@ -325,13 +333,15 @@ class Checkpoints:
             variables[name].assign(value[...])
 
 
-def _checksums(folder: str, names: Collection[str]) -> dict[str, files.FileInfo]:
-    """Returns files of a checkpoint that have just been written, by name.
+def _listed(
+    listing: Callable[..., dict[str, files.FileInfo]], folder: str, names: Collection[str]
+) -> dict[str, files.FileInfo]:
+    """Returns files of a checkpoint that have just been written, by name, from a listing of files.py.
 
     Raises:
         OSError: If Cloud Storage does not list them. Like another failed write, it must not end training.
     """
     try:
-        return files.list_checksums(folder, names)
+        return listing(folder, names)
     except UsageError as error:
         raise OSError(str(error)) from error

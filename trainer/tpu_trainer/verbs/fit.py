@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, is_dataclass, replace
@@ -68,6 +69,9 @@ def _fit(config: FitConfig, peers: Peers) -> None:
     found = {
         "the data": train.fingerprint,
         "the validation data": {name: split.fingerprint for name, split in validation.items()},
+        "the items of --data.choices": {
+            name: zlib.crc32(repr(each).encode()) for name, each in items.items()
+        },
         "the last step of a finished run in --output_dir": None if summary is None else summary["steps"],
         "tokenmill-trainer": __version__,
     }

@@ -114,7 +114,8 @@ class DeviceMesh:
         def part(index: tuple[slice, ...]) -> np.ndarray:
             if str(index) not in parts:
                 parts[str(index)] = value[index]
-            return np.array(parts[str(index)])
+            # A CPU would use the array's own memory, which a donating step then overwrites.
+            return np.array(parts[str(index)]) if self.platform == "cpu" else parts[str(index)]
 
         return self._jax.make_array_from_callback(value.shape, sharding, part)
 
@@ -151,9 +152,10 @@ class DeviceMesh:
 
         indices = value.sharding.devices_indices_map(value.shape).values()
         copies = len(indices) // len(set(map(str, indices)))
-        # Copied: an array of a CPU's memory is donated to the next step.
+        # An array of a CPU's memory is donated to the next step.
+        copy = np.array if self.platform == "cpu" else np.asarray
         return [
-            Part(value.shape, tuple(part.start or 0 for part in shard.index), np.array(shard.data))
+            Part(value.shape, tuple(part.start or 0 for part in shard.index), copy(shard.data))
             for shard in value.addressable_shards
             if shard.replica_id == number % copies
         ]
