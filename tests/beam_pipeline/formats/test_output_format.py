@@ -134,16 +134,15 @@ def test_the_same_options_give_the_same_bytes_and_resume_keeps_them(
         patch.setattr("beam_pipeline.steps.write.commit", fail_before_the_manifests)
         with pytest.raises(Exception, match="stopped before the manifests"):
             prepare.main(run)
-    inodes_before = {path.name: path.stat().st_ino for path in (tmp_path / "out" / "train").glob("train-*")}
-    assert len(inodes_before) == len(shards(finished_output))
     shard_paths = sorted((tmp_path / "out" / "train").glob("train-*"))
+    assert len(shard_paths) == len(shards(finished_output))
     shard_paths[0].write_bytes(bytes(shard_paths[0].stat().st_size))
+    # Not only inodes, which a file system may use again.
+    before = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in shard_paths}
     prepare.main([*run, "--resume"])
     assert content(tmp_path / "out") == content(finished_output)
-    inodes_after = {path.name: path.stat().st_ino for path in (tmp_path / "out" / "train").glob("train-*")}
-    assert [name for name in inodes_after if inodes_after[name] != inodes_before[name]] == [
-        shard_paths[0].name
-    ]
+    after = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in shard_paths}
+    assert [path for path in shard_paths if after[path] != before[path]] == shard_paths[:1]
 
 
 def test_another_format_is_another_dataset(copy: Path, corpus: Path, tokenizer_folder: Path):
