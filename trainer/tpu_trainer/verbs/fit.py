@@ -68,7 +68,10 @@ def _fit(config: FitConfig, peers: Peers) -> None:
     summary = folder.summary()
     found = {
         "the data": train.fingerprint,
-        "the validation data": {name: split.fingerprint for name, split in validation.items()},
+        **{
+            f"the validation data{f' {name}' if len(validation) > 1 else ''}": split.fingerprint
+            for name, split in validation.items()
+        },
         "the items of --data.choices": {
             name: zlib.crc32(repr(each).encode()) for name, each in items.items()
         },
