@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 from bisect import bisect_left
 from collections import defaultdict
@@ -24,46 +23,44 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
+from dedup_runs import (
+    COLUMNS,
+    PEERS,
+    figures,
+    parse_arguments,
+    prepare,
+    ratio_table,
+    train_tokenizer,
+    write_part,
+)
 from measure import Measured, measure, table
 from planted import KINDS, SHINGLE, THRESHOLD, Planted, similarity, write_corpus
 
 from beam_pipeline.curation.minhash import Bands, band_hashes, hash_bands, hash_functions
 from beam_pipeline.curation.shingles import ShingleSize, shingle_sets
 
-PEERS = Path(__file__).with_name("peers")
 BANDS = {"datatrove's bands": "14x8", "default bands": "18x7"}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--input", required=True, type=Path, help="a text file, one paragraph per line")
-    parser.add_argument("--documents", type=int, default=100_000)
-    parser.add_argument(
-        "--peer_documents", type=int, default=10_000, help="documents of the comparison with the peer"
-    )
-    parser.add_argument("--peer_python", help="Python with datatrove; default: no peer")
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+    args = parse_arguments(__doc__, peer_documents=10_000)
     with tempfile.TemporaryDirectory() as folder:
         measure_near(args, Path(folder))
 
 
 def measure_near(args: argparse.Namespace, folder: Path) -> None:
     """Prints the recall of planted near-duplicates and, with a peer, the CPU seconds of both."""
-    corpus, tokenizer = folder / "corpus.jsonl", folder / "tokenizer"
+    corpus = folder / "corpus.jsonl"
     planted = write_corpus(args.input, corpus, args.documents, args.seed)
-    train = ["--input", str(corpus), "--output", str(tokenizer), "--model", "bpe", "--vocab_size", "8000"]
-    measure([*program("train-tokenizer"), *train, "--sample_bytes", "5000000"], folder / "log")
+    train_tokenizer(corpus, folder)
     size = corpus.stat().st_size
     print(f"{args.documents:,} documents, {size / 1e6:.0f} MB, {len(planted):,} of them planted\n")
     rows = [["--dedup none", *figures(prepare(corpus, folder, "none"), size)]]
     removed: dict[str, dict[int, int]] = {}
     for name, bands in BANDS.items():
-        rows.append([f"--dedup near, {name}", *figures(prepare(corpus, folder, bands), size)])
+        rows.append([f"--dedup near, {name}", *figures(prepare_near(corpus, folder, bands), size)])
         removed[name] = check_removed(corpus, folder / bands)
-    print(table(["program", "CPU s", "MB per CPU s", "peak GB"], rows) + "\n")
+    print(table(COLUMNS, rows) + "\n")
     print(recall_table(planted, removed) + "\n")
     if args.peer_python:
         compare_signatures(args, folder, corpus)
@@ -91,10 +88,7 @@ def compare_signatures(args: argparse.Namespace, folder: Path, corpus: Path) -> 
 
 def compare(args: argparse.Namespace, folder: Path, corpus: Path) -> None:
     """Prints the CPU seconds of `prepare` and of datatrove on the first documents."""
-    part = folder / "part" / "part.jsonl"
-    part.parent.mkdir()
-    with corpus.open("rb") as lines:
-        part.write_bytes(b"".join(line for line, _ in zip(lines, range(args.peer_documents), strict=False)))
+    part = write_part(corpus, folder, args.peer_documents)
     size = part.stat().st_size
     bands, rows = BANDS["datatrove's bands"].split("x")
     peer = [
@@ -106,38 +100,19 @@ def compare(args: argparse.Namespace, folder: Path, corpus: Path) -> None:
         str(folder / "peer"),
     ]
     theirs = measure([*peer, "--bands", bands, "--rows", rows, "--shingle", str(SHINGLE)], folder / "log")
-    ours, plain = (prepare(part, folder, how) for how in (BANDS["datatrove's bands"], "none"))
-    lines = [["datatrove, four stages", *figures(theirs, size), "1.0×"]]
-    for name, measured in (("prepare --dedup near", ours), ("prepare --dedup none", plain)):
-        lines.append([name, *figures(measured, size), f"{theirs.cpu_seconds / measured.cpu_seconds:.1f}×"])
+    ours = {
+        "prepare --dedup near": prepare_near(part, folder, BANDS["datatrove's bands"]),
+        "prepare --dedup none": prepare(part, folder, "none"),
+    }
     print(f"{args.peer_documents:,} documents, {size / 1e6:.1f} MB:\n")
-    print(table(["program", "CPU s", "MB per CPU s", "peak GB", "ratio of CPU"], lines))
+    print(ratio_table("datatrove, four stages", theirs, ours, size))
 
 
-def program(verb: str) -> list[str]:
-    return [sys.executable, "-m", "beam_pipeline", verb]
-
-
-def prepare(corpus: Path, folder: Path, how: str) -> Measured:
-    """Prepares a corpus without deduplication ("none") or with these bands, in a folder of that name."""
-    common = ["--input", str(corpus), "--tokenizer", str(folder / "tokenizer"), "--output", str(folder / how)]
-    common += ["--packing", "none", "--output_format", "parquet", "--overwrite"]
-    near = [
-        "--dedup",
-        "near",
-        "--near_threshold",
-        str(THRESHOLD),
-        "--near_shingle",
-        str(SHINGLE),
-        "--near_bands",
-        how,
-    ]
-    return measure([*program("prepare"), *common, *(near if how != "none" else [])], folder / "log")
-
-
-def figures(measured: Measured, size: int) -> list[str]:
-    cpu = measured.cpu_seconds
-    return [f"{cpu:.1f}", f"{size / 1e6 / cpu:.1f}", f"{measured.peak_bytes / 1e9:.2f}"]
+def prepare_near(corpus: Path, folder: Path, bands: str) -> Measured:
+    """Prepares a corpus without near-duplicates, by these bands, in a folder of that name."""
+    options = {"dedup": "near", "near_threshold": THRESHOLD, "near_shingle": SHINGLE, "near_bands": bands}
+    flags = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
+    return prepare(corpus, folder, bands, *flags)
 
 
 def check_removed(corpus: Path, output: Path) -> dict[int, int]:

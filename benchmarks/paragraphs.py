@@ -17,7 +17,6 @@ import argparse
 import json
 import random
 import re
-import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -25,46 +24,44 @@ from itertools import accumulate
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from measure import Measured, measure, table
+from dedup_runs import (
+    COLUMNS,
+    PEERS,
+    figures,
+    parse_arguments,
+    prepare,
+    ratio_table,
+    train_tokenizer,
+    write_part,
+)
+from measure import measure, table
 from planted import documents_of, words_of
 
-PEERS = Path(__file__).with_name("peers")
 COPIES, MIN_WORDS = 10, 8
 _CHARACTER_WORDS = re.compile("[\u3040-\u30ff\u31c0-\u31ff\u3400-\u9fff\U00020000-\U00032fff]")
 _CHANGES = (str.upper, lambda text: text.replace(" ", "  "), lambda text: text.replace(",", ";") + "!", str)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--input", required=True, type=Path, help="a text file, one paragraph per line")
-    parser.add_argument("--documents", type=int, default=100_000)
-    parser.add_argument(
-        "--peer_documents", type=int, default=20_000, help="documents of the comparison with the peer"
-    )
-    parser.add_argument("--peer_python", help="Python with datatrove; default: no peer")
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+    args = parse_arguments(__doc__, peer_documents=20_000)
     with tempfile.TemporaryDirectory() as folder:
         measure_paragraphs(args, Path(folder))
 
 
 def measure_paragraphs(args: argparse.Namespace, folder: Path) -> None:
     """Prints what is removed and the CPU seconds; with a peer, also its own."""
-    corpus, tokenizer = folder / "corpus.jsonl", folder / "tokenizer"
+    corpus = folder / "corpus.jsonl"
     planted = write_corpus(args.input, corpus, args.documents, args.seed)
-    train = ["--input", str(corpus), "--output", str(tokenizer), "--model", "bpe", "--vocab_size", "8000"]
-    measure([*program("train-tokenizer"), *train, "--sample_bytes", "5000000"], folder / "log")
+    train_tokenizer(corpus, folder)
     size = corpus.stat().st_size
     print(f"{args.documents:,} documents, {size / 1e6:.0f} MB, {planted:,} with planted boilerplate\n")
-    plain = prepare(corpus, folder / "none")
+    plain = prepare(corpus, folder, "none")
     rows = [["--dedup none", *figures(plain, size), ""]]
     for dedup in ("exact", "paragraphs", "near", "near+paragraphs"):
-        measured = prepare(corpus, folder / dedup, "--dedup", dedup)
+        measured = prepare(corpus, folder, dedup, "--dedup", dedup)
         ratio = f"{measured.cpu_seconds / plain.cpu_seconds:.2f}×"
         rows.append([f"--dedup {dedup}", *figures(measured, size), ratio])
-    print(table(["program", "CPU s", "MB per CPU s", "peak GB", "of none"], rows) + "\n")
+    print(table([*COLUMNS, "of none"], rows) + "\n")
     if args.peer_python:  # first: the peak memory of a process is at least that of the one which starts it
         compare(args, folder, corpus)
     check(corpus, folder / "paragraphs", planted)
@@ -86,28 +83,6 @@ def write_corpus(text: Path, target: Path, count: int, seed: int) -> int:
                 planted += 1
             file.write(json.dumps({"text": "\n".join(lines)}, ensure_ascii=False) + "\n")
     return planted
-
-
-def program(verb: str) -> list[str]:
-    return [sys.executable, "-m", "beam_pipeline", verb]
-
-
-def prepare(corpus: Path, output: Path, *options: str) -> Measured:
-    common = [
-        "--input",
-        str(corpus),
-        "--tokenizer",
-        str(output.parent / "tokenizer"),
-        "--output",
-        str(output),
-    ]
-    common += ["--packing", "none", "--output_format", "parquet"]
-    return measure([*program("prepare"), *common, *options], output.parent / "log")
-
-
-def figures(measured: Measured, size: int) -> list[str]:
-    cpu = measured.cpu_seconds
-    return [f"{cpu:.1f}", f"{size / 1e6 / cpu:.1f}", f"{measured.peak_bytes / 1e9:.2f}"]
 
 
 def texts_of(corpus: Path) -> list[str]:
@@ -160,22 +135,17 @@ def check(corpus: Path, output: Path, planted: int) -> None:
 
 def compare(args: argparse.Namespace, folder: Path, corpus: Path) -> None:
     """Compares the lines that both remove from the first documents if one copy suffices, and the CPU seconds."""
-    part = folder / "part" / "part.jsonl"
-    part.parent.mkdir()
-    with corpus.open("rb") as lines:
-        part.write_bytes(b"".join(line for line, _ in zip(lines, range(args.peer_documents), strict=False)))
+    part = write_part(corpus, folder, args.peer_documents)
     peer = [args.peer_python, str(PEERS / "datatrove_sentences.py"), "--input", str(part)]
     theirs = measure([*peer, "--output", str(folder / "peer")], folder / "log")
     options = ["--dedup", "paragraphs", "--paragraph_copies", "1", "--paragraph_min_words", "1"]
-    tokenizer, output = folder / "tokenizer", folder / "ours"
-    assert tokenizer.exists()
-    ours, plain = prepare(part, output, *options), prepare(part, folder / "plain")
-    size = part.stat().st_size
-    rows = [["datatrove, three stages", *figures(theirs, size), "1.0×"]]
-    for name, measured in (("prepare --dedup paragraphs", ours), ("prepare --dedup none", plain)):
-        rows.append([name, *figures(measured, size), f"{theirs.cpu_seconds / measured.cpu_seconds:.1f}×"])
+    ours = {
+        "prepare --dedup paragraphs": prepare(part, folder, "ours", *options),
+        "prepare --dedup none": prepare(part, folder, "plain"),
+    }
+    output, size = folder / "ours", part.stat().st_size
     print(f"{args.peer_documents:,} documents, {size / 1e6:.1f} MB, lines that occur twice:\n")
-    print(table(["program", "CPU s", "MB per CPU s", "peak GB", "ratio of CPU"], rows) + "\n")
+    print(ratio_table("datatrove, three stages", theirs, ours, size) + "\n")
     texts = texts_of(part)
     peer_left: dict[int, list[str]] = defaultdict(list)
     with next((folder / "peer").glob("*.jsonl")).open(encoding="utf-8") as kept:

@@ -149,8 +149,7 @@ class SketchDocuments(beam.DoFn):
             job.check_lock()  # the file appears next
             return index
 
-        options = job.config
-        bands = Bands.from_options(options.near_bands, options.near_threshold)
+        bands = Bands.from_options(job.config.near_bands, job.config.near_threshold)
         sketches = self._sketches(unit, Removals.from_bytes(removals), bands, checksums)
         return write_sketches(path, sketches, bands.bands, finish)
 

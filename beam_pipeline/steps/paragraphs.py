@@ -109,8 +109,8 @@ class HashParagraphs(beam.DoFn):
         if stored is not None:
             return stored
         checksums = TextChecksums()
-        options = job.config
-        splitter = Splitter(options.paragraph_min_words, of_blocks=options.paragraph_end == "blank_line")
+        of_blocks = job.config.paragraph_end == "blank_line"
+        splitter = Splitter(job.config.paragraph_min_words, of_blocks=of_blocks)
         parts = [Paragraphs(np.empty(0, OCCURRENCE), np.empty((0, 2), np.uint64), np.empty(0, DOCUMENT))]
         parts += [
             splitter.split(curated.batch.texts, curated.numbers)

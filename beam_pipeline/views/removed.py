@@ -125,7 +125,7 @@ class RemovedList:
         for path, size in self._sizes.items():
             numbers = wanted[(wanted >= before) & (wanted < before + size)] - before
             if len(numbers):
-                samples += self._samples(path, numbers)
+                samples += _samples(path, self._selected(self._read(path)), numbers)
             before += size
         self._add_documents(samples)
         return samples
@@ -138,21 +138,14 @@ class RemovedList:
         samples: dict[str, list[Sample]] = {}
         missing = {rule for rule, _ in self.counts.by_limit}
         for path in self._sizes:
-            rules = np.array(self._selected(self._read(path))["rule"].to_pylist(), object)
+            table = self._selected(self._read(path))
+            rules = np.array(table["rule"].to_pylist(), object)
             for rule in sorted(missing & set(rules)):
-                samples[rule] = self._samples(path, _evenly_spread(np.flatnonzero(rules == rule), most))
+                samples[rule] = _samples(path, table, _evenly_spread(np.flatnonzero(rules == rule), most))
                 missing.remove(rule)
             if not missing:
                 break
         self._add_documents([sample for group in samples.values() for sample in group], most_bytes)
-        return samples
-
-    def _samples(self, path: str, numbers: np.ndarray) -> list[Sample]:
-        """Returns the rows of a list with these numbers, without texts."""
-        samples = []
-        for row in self._selected(self._read(path)).take(pa.array(numbers)).to_pylist():
-            columns = row.pop(removed_documents.COLUMNS, None) or {}
-            samples.append(Sample(_unit_of(path), row, json.loads(row["evidence"]), columns))
         return samples
 
     def _add_documents(self, samples: list[Sample], most_bytes: int | None = None) -> None:
@@ -272,6 +265,15 @@ def _context(text: str, *, both: bool) -> str:
     """Returns the end of a text, and with `both` also its beginning."""
     most = 2 * _CONTEXT if both else _CONTEXT
     return text if len(text) <= most else f"{text[:_CONTEXT] if both else ''}…{text[-_CONTEXT:]}"
+
+
+def _samples(path: str, table: pa.Table, numbers: np.ndarray) -> list[Sample]:
+    """Returns the rows of a list with these numbers, without texts."""
+    samples = []
+    for row in table.take(pa.array(numbers)).to_pylist():
+        columns = row.pop(removed_documents.COLUMNS, None) or {}
+        samples.append(Sample(_unit_of(path), row, json.loads(row["evidence"]), columns))
+    return samples
 
 
 def _unit_of(path: str) -> int:

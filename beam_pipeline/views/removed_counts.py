@@ -20,7 +20,7 @@ _MOST_VALUES = 100_000  # of a rule in memory
 _MOST_TEXTS = 100_000  # different values of a column in memory
 
 Groups = dict[str, Counter[str]]
-"""Of each group of documents, such as those of a source: how many each rule removes, and `DOCUMENTS`, how many any."""
+"""Group of documents, such as those of a source → how many each rule removes, and under `DOCUMENTS`, how many any."""
 
 
 class RemovedCounts:

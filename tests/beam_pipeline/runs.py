@@ -5,8 +5,14 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from beam_pipeline.sources.units import WorkUnit
+from beam_pipeline.steps.tokenize import TokenizeUnit
 from beam_pipeline.verbs.verify import check_dataset
 
 PROGRAM = [sys.executable, "-m", "beam_pipeline", "prepare"]
@@ -37,6 +43,18 @@ def defects(dataset: Path | str) -> list[str]:
 def fail_before_the_manifests(*_: object, **__: object) -> None:
     """Replaces the last step's `commit`, so that a run ends with all its shards and no manifest."""
     raise RuntimeError("stopped before the manifests")
+
+
+def edit_before_tokenizing(patch: pytest.MonkeyPatch, number: int, edit: Callable[[], object]) -> None:
+    """Calls `edit`, which changes an input, before a run tokenizes the unit with this number."""
+    tokenize = TokenizeUnit._tokenize
+
+    def edit_first(step: TokenizeUnit, unit: WorkUnit, *arguments: Any) -> Any:
+        if unit.index == number:
+            edit()
+        return tokenize(step, unit, *arguments)
+
+    patch.setattr(TokenizeUnit, "_tokenize", edit_first)
 
 
 def of_session(leader: int) -> list[int]:

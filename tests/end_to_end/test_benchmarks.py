@@ -14,7 +14,11 @@ from beam_pipeline import __file__ as package
 
 ROOT = Path(package).parents[1]
 TRAINER = ROOT / "trainer" / ".venv" / "bin" / "python"
-SCRIPTS = sorted(path for path in (ROOT / "benchmarks").rglob("*.py") if "argparse" in path.read_text())
+SCRIPTS = sorted(
+    path
+    for path in (ROOT / "benchmarks").rglob("*.py")
+    if "argparse" in (text := path.read_text()) and "__main__" in text  # not what scripts share
+)
 # These import other programs, which are not dependencies.
 NOT_INSTALLED = {
     "cpu_step.py",

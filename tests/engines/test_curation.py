@@ -16,9 +16,9 @@ from tests.beam_pipeline.runs import content
 from tests.end_to_end.conftest import WIKITEXT, Pipeline
 from tests.engines.clusters import Flink
 from tests.engines.conftest import Engine
-from tests.engines.launched import CURATION_STAGES, Run, python_workers
+from tests.engines.launched import CURATION_STAGES, Run
 from tests.engines.small_limits import BYTES, LIMITS
-from tests.engines.test_faults import assert_whole, pause_processes
+from tests.engines.test_faults import assert_whole, outlive_killed_task_manager
 from tests.engines.test_same_bytes import Record, describe_parallelism, record
 
 pytestmark = pytest.mark.skipif(not WIKITEXT.exists(), reason="needs WikiText in ../shared/corpora")
@@ -186,16 +186,7 @@ def test_a_killed_task_manager_changes_no_byte(
     else:
         run.wait_for_step(flink, stage)
         step = stage
-    with pause_processes(python_workers(flink)):  # so that the stage does not end
-        job = flink.running_job()
-        number = flink.task_manager_of(job, step)
-        flink.kill_task_manager(number)
-    try:
-        status, messages = run.end()
-    finally:
-        flink.restart_task_manager(number)
-    assert status == 0, messages
-    assert flink.failures(job), "the job did not notice"
+    outlive_killed_task_manager(flink, run, step)
     if name == "annotate":
         assert content(run.output) == verbs[name].expected
     else:

@@ -60,16 +60,11 @@ def start(flink: Flink, arguments: list[object], tmp_path: Path) -> Iterator[Sta
     flink.pool.kill_workers()
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_job_outlives_a_killed_task_manager(
-    stage: str, flink: Flink, start: Start, expected: dict[str, bytes], record_property: Record
-) -> None:
-    record(record_property, flink, "`prepare`", f"a task manager is killed while {stage}")
-    run = start()
-    run.wait_for(stage)
+def outlive_killed_task_manager(flink: Flink, run: Run, step: str) -> None:
+    """Kills the task manager that executes a step of a run, and checks that the run ends well all the same."""
     with pause_processes(python_workers(flink)):  # so that the stage does not end
         job = flink.running_job()
-        number = flink.task_manager_of(job, STAGES[stage].step)
+        number = flink.task_manager_of(job, step)
         flink.kill_task_manager(number)
     try:
         status, messages = run.end()
@@ -77,6 +72,16 @@ def test_a_job_outlives_a_killed_task_manager(
         flink.restart_task_manager(number)
     assert status == 0, messages
     assert flink.failures(job), "the job did not notice"
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_job_outlives_a_killed_task_manager(
+    stage: str, flink: Flink, start: Start, expected: dict[str, bytes], record_property: Record
+) -> None:
+    record(record_property, flink, "`prepare`", f"a task manager is killed while {stage}")
+    run = start()
+    run.wait_for(stage)
+    outlive_killed_task_manager(flink, run, STAGES[stage].step)
     assert_whole(run.output, expected)
     record_property("result", "the other one takes over: the same bytes")
 

@@ -38,7 +38,7 @@ class Curation:
     dedup: str = "none"
     """How documents are compared: none, exact or near."""
     restore_every: int = 0
-    """Of the documents with a place that is known, every so many is restored; 0: none is."""
+    """Every so many of the documents with a known place is restored; 0: none is."""
 
     def options(self, folder: Path) -> list[str]:
         """Returns the options of `prepare`, given the folder of the files that `write` writes."""

@@ -14,7 +14,6 @@ import pytest
 from beam_pipeline.options.decontaminate_options import DecontaminateConfig
 from beam_pipeline.steps import decontaminate, write
 from beam_pipeline.steps.decontaminate import SumCounts, common_ngrams, merge_common
-from beam_pipeline.steps.tokenize import TokenizeUnit
 from beam_pipeline.support.errors import DataError, UsageError
 from beam_pipeline.verbs import prepare
 from beam_pipeline.verbs.benchmark_index import index_benchmarks
@@ -22,7 +21,13 @@ from beam_pipeline.views.reading import open_dataset
 from beam_pipeline.views.tracing import Tracer
 from tests.beam_pipeline.conftest import make_documents
 from tests.beam_pipeline.conversations.families import CHATML, save_tokenizer
-from tests.beam_pipeline.runs import arguments, content, defects, fail_before_the_manifests
+from tests.beam_pipeline.runs import (
+    arguments,
+    content,
+    defects,
+    edit_before_tokenizing,
+    fail_before_the_manifests,
+)
 
 ITEMS = 30
 
@@ -200,14 +205,8 @@ def test_an_input_that_changes_after_the_search_is_an_error(
 ):
     source = tmp_path / "edited.jsonl"
     source.write_bytes((inputs / "in.jsonl").read_bytes())
-    tokenize = TokenizeUnit._tokenize
-
-    def edit_first(self, unit, *args):
-        if unit.index == 1:
-            source.write_bytes(source.read_bytes().replace(b"a", b"b"))
-        return tokenize(self, unit, *args)
-
-    monkeypatch.setattr(TokenizeUnit, "_tokenize", edit_first)
+    changed = source.read_bytes().replace(b"a", b"b")
+    edit_before_tokenizing(monkeypatch, 1, lambda: source.write_bytes(changed))
     options = ["--decontaminate", str(inputs / "bench.jsonl"), "--decontaminate_fields", "question"]
     with pytest.raises(DataError, match=r"edited\.jsonl: has changed since this run first read it"):
         prepare.main(arguments(source, tokenizer_folder, tmp_path / "out", *options, "--unit_bytes", "3000"))

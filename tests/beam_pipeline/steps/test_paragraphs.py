@@ -11,14 +11,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from beam_pipeline.steps import paragraphs, write
-from beam_pipeline.steps.tokenize import TokenizeUnit
 from beam_pipeline.support.errors import DataError, UsageError
 from beam_pipeline.verbs import inspection, prepare
 from beam_pipeline.views.reading import open_dataset
 from beam_pipeline.views.tracing import Tracer
 from tests.beam_pipeline.conftest import make_documents
 from tests.beam_pipeline.paragraph_reference import without_repeated
-from tests.beam_pipeline.runs import arguments, content, defects, fail_before_the_manifests
+from tests.beam_pipeline.runs import (
+    arguments,
+    content,
+    defects,
+    edit_before_tokenizing,
+    fail_before_the_manifests,
+)
 
 COOKIES = "This site uses cookies. By reading on, you agree to our use of them."
 NEWSLETTER = "Subscribe to our newsletter, and never miss an article again!"
@@ -191,14 +196,8 @@ def test_a_resumed_run_splits_no_unit_again(run, monkeypatch):
 def test_an_input_that_changes_after_it_was_split_is_an_error(run, source, tmp_path, monkeypatch):
     edited = tmp_path / "edited.jsonl"
     edited.write_bytes(source.read_bytes())
-    tokenize = TokenizeUnit._tokenize
-
-    def edit_first(self, unit, *args):
-        if unit.index == 1:
-            edited.write_bytes(edited.read_bytes().replace(b"a", b"b"))
-        return tokenize(self, unit, *args)
-
-    monkeypatch.setattr(TokenizeUnit, "_tokenize", edit_first)
+    changed = source.read_bytes().replace(b"a", b"b")
+    edit_before_tokenizing(monkeypatch, 1, lambda: edited.write_bytes(changed))
     with pytest.raises(DataError, match=r"edited\.jsonl: has changed since this run first read it"):
         run("--unit_bytes", "3000", given=edited)
 

@@ -15,7 +15,7 @@ from beam_pipeline.steps.deduplicate import HashDocuments
 from beam_pipeline.steps.tokenize import TokenizeUnit
 from beam_pipeline.support.errors import DataError
 from beam_pipeline.verbs import prepare
-from tests.beam_pipeline.runs import arguments, content, fail_before_the_manifests
+from tests.beam_pipeline.runs import arguments, content, edit_before_tokenizing, fail_before_the_manifests
 
 OPTIONS = ["--splits", "train=0.8,validation=0.2", "--max_length", "32", "--unit_bytes", "10000"]
 OPTIONS += ["--shard_size", "300", "--segment_ids"]
@@ -171,14 +171,7 @@ def test_a_unit_whose_duplicates_changed_is_done_again(run, tmp_path, monkeypatc
 def test_an_input_that_changes_between_hashing_and_tokenizing_is_an_error(run, source, tmp_path, monkeypatch):
     edited_input = tmp_path / "edited.jsonl"
     edited_input.write_bytes(source.read_bytes())
-    tokenize = TokenizeUnit._tokenize
-
-    def edit_first(step: TokenizeUnit, unit: WorkUnit, *args):
-        if unit.index == 2:
-            edit_and_keep_the_time(edited_input, b" a", b" b")
-        return tokenize(step, unit, *args)
-
-    monkeypatch.setattr(TokenizeUnit, "_tokenize", edit_first)
+    edit_before_tokenizing(monkeypatch, 2, lambda: edit_and_keep_the_time(edited_input, b" a", b" b"))
     with pytest.raises(
         DataError, match=r"edited\.jsonl: has changed since .* unit 2 differs; use --overwrite"
     ):

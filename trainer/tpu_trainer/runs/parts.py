@@ -25,7 +25,7 @@ class Part:
     """A rectangular part of an array."""
 
     shape: tuple[int, ...]
-    """Of the whole array."""
+    """The shape of the whole array."""
     start: tuple[int, ...]
     """Index of the part's first element."""
     values: np.ndarray
