@@ -14,8 +14,9 @@ from beam_pipeline.browsing import document_pages, pages
 from beam_pipeline.browsing.filters import BadRequest
 from beam_pipeline.browsing.opened import DatasetHolder
 from beam_pipeline.support.errors import DataError, UsageError
-from beam_pipeline.views.pages import environment, read_text, shared_css
+from beam_pipeline.views.pages import environment, read_text
 from beam_pipeline.views.tracing import NotTraced
+from tokenmill_reader.charts import page_style
 
 _PACKAGE = "beam_pipeline.browsing"
 _MOST_PARAMETERS = 32
@@ -58,7 +59,7 @@ class Site:
         self._holder = DatasetHolder(dataset)
         self._root = root
         self._static = {
-            "browse.css": shared_css() + read_text(_PACKAGE, "browse.css"),
+            "browse.css": page_style() + read_text(_PACKAGE, "browse.css"),
             "browse.js": read_text(_PACKAGE, "browse.js"),
         }
 

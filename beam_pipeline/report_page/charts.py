@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from beam_pipeline.report_page.text import short
-from tokenmill_reader.charts import Axis, Plot, element, text
+from tokenmill_reader.charts import Axis, Plot, element, short, text
 
 _MAX_COLUMNS = 240
 _MAX_COLUMN_WIDTH = 44.0  # pixels

@@ -23,10 +23,11 @@ from beam_pipeline.report_page.text import count, option_value
 from beam_pipeline.support.amounts import counted
 from beam_pipeline.views.command import input_name, prepare_command
 from beam_pipeline.views.decoding import TextDecoder
-from beam_pipeline.views.pages import environment, read_text, shared_css
+from beam_pipeline.views.pages import environment, read_text
 from beam_pipeline.views.reading import FinishedSplit
 from beam_pipeline.views.round_trip import RoundTrip
 from beam_pipeline.views.sources import summarize_sources
+from tokenmill_reader.charts import page_style
 
 _PACKAGE = "beam_pipeline.report_page"
 _QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
@@ -45,7 +46,7 @@ def render(splits: Sequence[FinishedSplit]) -> bytes:
         environment(_PACKAGE)
         .get_template("page.html.jinja")
         .render(
-            css=Markup(shared_css() + read_text(_PACKAGE, "page.css")),
+            css=Markup(page_style() + read_text(_PACKAGE, "page.css")),
             name=input_name(splits[0]),
             command=prepare_command(splits[0], "OUT"),
             sources=summarize_sources(splits),

@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tokenmill_reader.charts import short
 from tokenmill_reader.console.escaping import visible
-
-
-def short(value: float) -> str:
-    """Formats a number with few characters: 1500 → 1.5k."""
-    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= 0.9995 * size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.3g}"
 
 
 def count(number: int) -> str:

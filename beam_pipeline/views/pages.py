@@ -8,18 +8,12 @@ from importlib.resources import files
 import jinja2
 
 from beam_pipeline.support.amounts import human_bytes
-from tokenmill_reader.charts import page_style
 from tokenmill_reader.console.escaping import visible
 
 
 def read_text(package: str, name: str) -> str:
     """Returns the content of a text file of a package."""
     return files(package).joinpath(name).read_text(encoding="utf-8")
-
-
-def shared_css() -> str:
-    """Returns the style sheet that all pages begin with."""
-    return page_style() + read_text("beam_pipeline.views", "base.css")
 
 
 @cache

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib.resources import files
 
 from tokenmill_reader.console.escaping import visible
 
@@ -14,6 +15,8 @@ _COLOURS = {  # light, dark
     "card": ("#ffffff", "#1b1f25"), "ink": ("#1d2126", "#e7e9ec"), "soft": ("#5d6673", "#a5aebb"),
     "faint": ("#8b94a1", "#7b8593"), "line": ("#e4e2dd", "#2d333b"), "mark": ("#b4232a", "#ff7b72"),
     "s0": ("#2f6fd0", "#6aa5ff"), "s1": ("#d2640f", "#ff9d52"), "s2": ("#20906a", "#4fcb9d"),
+    "page": ("#fbfaf8", "#14171b"), "chip": ("#f1efea", "#262c34"),
+    "t0": ("#2f6fd026", "#6aa5ff2e"), "t1": ("#d2640f22", "#ff9d5229"),
     "s3": ("#8b55c9", "#bd93f5"), "s4": ("#b8860b", "#e5bd4f"), "s5": ("#c2407a", "#f285b5"),
 }  # fmt: skip
 _IN_DARK = "@media (prefers-color-scheme: dark)"
@@ -42,9 +45,18 @@ Point = tuple[float, float]
 
 
 def page_style() -> str:
-    """Returns CSS for a page with charts. It defines the colours as variables, for the rest of the page, too."""
+    """Returns the CSS that all pages begin with: the colours as variables, the charts, and what surrounds them."""
     light, dark = ("".join(f" --{name}: {pair[i]};" for name, pair in _COLOURS.items()) for i in (0, 1))
-    return f":root {{ color-scheme: light dark;{light} }}\n{_IN_DARK} {{ :root {{{dark} }} }}\n{_RULES}"
+    colours = f":root {{ color-scheme: light dark;{light} }}\n{_IN_DARK} {{ :root {{{dark} }} }}\n"
+    return colours + _RULES + files("tokenmill_reader").joinpath("page.css").read_text(encoding="utf-8")
+
+
+def short(value: float) -> str:
+    """Formats a number with few characters: 1500 → 1.5k."""
+    for size, unit in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= 0.9995 * size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
 
 
 def _document_style() -> str:

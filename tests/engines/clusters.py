@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
@@ -32,6 +32,11 @@ _MEMORY = {
     "taskmanager.memory.jvm-overhead.min": 160,
     "taskmanager.memory.jvm-overhead.max": 160,
 }
+
+
+def _has_step(vertex: dict[str, Any], step: str) -> bool:
+    """Whether Flink's name of a stage has a step. Beam writes steps that run together as `Near/{Compare, Join}`."""
+    return step in vertex["name"].replace("{", "")
 
 
 class Pool(Protocol):
@@ -136,7 +141,7 @@ class Flink:
                 for subtask in self._ask(f"/jobs/{job}/vertices/{vertex['id']}")["subtasks"]:
                     if subtask["status"] == "RUNNING":
                         candidates.append(
-                            (step in vertex["name"], int(subtask["taskmanager-id"].split("-")[0]))
+                            (_has_step(vertex, step), int(subtask["taskmanager-id"].split("-")[0]))
                         )
             return max(candidates)[1] if candidates else None
 
@@ -149,7 +154,7 @@ class Flink:
             job = self.running_job()
             vertices = self._ask(f"/jobs/{job}")["vertices"] if job else []
             begun = [vertex for vertex in vertices if vertex["status"] in ("RUNNING", "FINISHED")]
-            return any(step in vertex["name"] for vertex in begun) or None
+            return any(_has_step(vertex, step) for vertex in begun) or None
 
         wait_for(f"the step {step}", has_begun, check)
 

@@ -25,7 +25,11 @@ pytestmark = pytest.mark.skipif(not WIKITEXT.exists(), reason="needs WikiText in
 
 UNITS = 40
 FUNCTION = "tests.engines.filter_functions:few_digits"
-BOILERPLATE = ("Home | About | Contact", "We use cookies to improve our site.", "Write to info@example.com!")
+BOILERPLATE = (
+    "Home | About | Contact | Help",
+    "We use cookies to improve our site.",
+    "Write to info@example.com if you have a question!",
+)
 
 
 class Verb(NamedTuple):
@@ -86,7 +90,9 @@ def verbs(
                 "--filter",
                 f"gopher_repetition,c4,pii,{FUNCTION}",
                 "--dedup",
-                "near",
+                "near+paragraphs",
+                "--paragraph_min_words",
+                "4",
             ),
             *("--thresholds", "c4.min_sentences=2", "--decontaminate", web.with_name("bench.jsonl")),
             *("--decontaminate_fields", "question"),
@@ -122,7 +128,7 @@ def test_curation_writes_what_the_in_process_runner_writes(
     for module, limit in LIMITS:
         monkeypatch.setattr(module, limit, BYTES)
     features = {
-        "filters": "`prepare --filter --decontaminate --dedup near`",
+        "filters": "`prepare --filter --decontaminate --dedup near+paragraphs`",
         "annotate": "`annotate`",
         "keep": "`prepare --keep`",
     }
@@ -131,7 +137,11 @@ def test_curation_writes_what_the_in_process_runner_writes(
     if name == "filters":
         [benchmark] = json.loads(verb.expected["removed/_contamination.json"])["benchmarks"]
         manifest = json.loads(verb.expected["train/manifest.json"])
-        assert benchmark["documents"] > 20 and manifest["removed"].keys() > {"near", "decontaminate", "c4"}
+        assert (
+            benchmark["documents"] > 20
+            and manifest["removed"].keys() > {"near", "decontaminate", "c4"}
+            and "paragraphs" in manifest["edited"]
+        )
     run_successfully(*verb.arguments, "--output", tmp_path / "out", *engine.options(2))
     assert content(tmp_path / "out") == verb.expected
     record_property("result", "the same bytes")
@@ -160,7 +170,14 @@ KILLS = [
     *(
         pytest.param("filters", stage, marks=pytest.mark.wide)
         for stage in (
-            *("sketching documents", "FindEqualSets", "ProposePairs", "RemoveNearDuplicates/Compare"),
+            *(
+                "HashParagraphs",
+                "DecideParagraphs",
+                "sketching documents",
+                "FindEqualSets",
+                "ProposePairs",
+                "RemoveNearDuplicates/Compare",
+            ),
             *("LargeStar1", "JoinRemoved"),
         )
     ),
@@ -177,7 +194,7 @@ def test_a_killed_task_manager_changes_no_byte(
     record_property: Record,
 ) -> None:
     where = stage if stage in CURATION_STAGES else f"in the step {stage}"
-    verb = "`annotate`" if name == "annotate" else "`prepare --decontaminate --dedup near`"
+    verb = "`annotate`" if name == "annotate" else "`prepare --decontaminate --dedup near+paragraphs`"
     record(record_property, flink, verb, f"a task manager is killed {where}")
     run = start(name)
     if stage in CURATION_STAGES:

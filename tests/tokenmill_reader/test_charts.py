@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from tokenmill_reader.charts import Axis, Plot, page_style, text
+from tokenmill_reader.charts import Axis, Plot, page_style, short, text
 
 PLOT = Plot(x=Axis(label="<x>", low=0, high=10), y=Axis(label="y", low=1, high=1000, log=True))
 
@@ -54,3 +54,8 @@ def test_points_are_placed_between_the_margins() -> None:
 )
 def test_ticks_are_round_numbers(low: float, high: float, log: bool, ticks: list[float]) -> None:
     assert Axis(label="", low=low, high=high, log=log).ticks() == pytest.approx(ticks)
+
+
+def test_short_numbers() -> None:
+    short_numbers = " ".join(map(short, (0, 12, 999, 999_999, 1500, 2.5e6, 3e9, 4e12, 5e18)))
+    assert short_numbers == "0 12 999 1M 1.5k 2.5M 3G 4T 5E"

@@ -20,7 +20,7 @@ from tpu_trainer.support.errors import ExitStatus, TrainerError
 from tpu_trainer.verbs.command_line import SHELLS, VERBS, completion_script, overview, parse, program
 
 # For all other verbs, what they write into a folder counts, and stdout has only a summary.
-_SHOW = ("plan", "generate", "fill-mask", "compile-check")
+_SHOW = ("plan", "compare", "generate", "fill-mask", "compile-check")
 _SHOWN = {"-h", "--help", "--json", "--print_config"}
 
 

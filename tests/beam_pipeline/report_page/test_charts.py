@@ -6,7 +6,6 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from beam_pipeline.report_page.charts import Curve, Histogram, column_chart, histogram_chart, log_log_chart
-from beam_pipeline.report_page.text import short
 
 
 def numbers_of(path: str) -> list[tuple[float, float]]:
@@ -89,8 +88,3 @@ def test_names_are_escaped():
     chart = histogram_chart([Histogram("<b>&", [0, 1], [1])], x_label="<i>", unit="documents")
     assert "<b>" not in chart and "<i>" not in chart
     parse(chart)
-
-
-def test_short_numbers():
-    short_numbers = " ".join(map(short, (0, 12, 999, 999_999, 1500, 2.5e6, 3e9, 4e12)))
-    assert short_numbers == "0 12 999 1M 1.5k 2.5M 3G 4T"

@@ -247,7 +247,7 @@ def test_the_help_of_a_verb_begins_with_commands_to_copy(capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize(
-    "verb", ["plan", "fit", "evaluate", "export", "fill-mask", "generate", "compile-check"]
+    "verb", ["plan", "fit", "evaluate", "compare", "export", "fill-mask", "generate", "compile-check"]
 )
 def test_the_examples_in_the_help_are_valid_commands(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

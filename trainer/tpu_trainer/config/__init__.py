@@ -12,6 +12,7 @@ from tpu_trainer.config.model import MaskingUnit, MlmConfig, ModelConfig, Object
 from tpu_trainer.config.optimization import OptimizerConfig, ScheduleConfig
 from tpu_trainer.config.training import Precision, ProfileConfig, Recompute, TrainConfig
 from tpu_trainer.config.verbs import (
+    CompareConfig,
     CompileCheckConfig,
     EvaluateConfig,
     ExportConfig,
@@ -21,6 +22,7 @@ from tpu_trainer.config.verbs import (
 )
 
 __all__ = [
+    "CompareConfig",
     "CompileCheckConfig",
     "DataConfig",
     "EvaluateConfig",

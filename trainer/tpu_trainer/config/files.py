@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import yaml
 from docstring_parser import parse_from_object
@@ -20,22 +20,34 @@ _Config = TypeVar("_Config", bound=FitConfig)
 
 
 def add_options(parser: ArgumentParser, config_class: type) -> None:
-    """Adds an option for each field. A field with "argument" in its metadata becomes a plain argparse option."""
+    """Adds an option for each field. One with "argument" in its metadata becomes a plain argument of argparse."""
     plain = {
-        field.name: field.metadata["argument"]
+        field.name: field.metadata
         for field in dataclasses.fields(config_class)
         if "argument" in field.metadata
     }
     parser.add_class_arguments(config_class, as_group=False, skip=set(plain))
     if plain:
         helps = {param.arg_name: param.description for param in parse_from_object(config_class).params}
-        for name, options in plain.items():
-            parser.add_argument(f"--{name}", f"--{name.replace('_', '-')}", help=helps[name], **options)
+        for name, metadata in plain.items():
+            names = [name] if "positional" in metadata else [f"--{name}", f"--{name.replace('_', '-')}"]
+            parser.add_argument(*dict.fromkeys(names), help=helps[name], **metadata["argument"])
 
 
 def dump_fit_config(config: FitConfig) -> str:
     """Returns `config` as YAML that `--config` reads back to the same value."""
     return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False)
+
+
+def option_values(config: FitConfig) -> dict[str, Any]:
+    """Returns --name → value; sections are flat, so their options are named --section.option."""
+    values: dict[str, Any] = {}
+    for name, value in dataclasses.asdict(config).items():
+        options = value if dataclasses.is_dataclass(getattr(config, name)) else None
+        values |= (
+            {f"--{name}": value} if options is None else {f"--{name}.{key}": options[key] for key in options}
+        )
+    return values
 
 
 def load_fit_config(path: str) -> FitConfig:

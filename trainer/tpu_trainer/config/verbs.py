@@ -16,6 +16,10 @@ from tpu_trainer.config.ranges import (
     check_ranges,
     require,
 )
+from tpu_trainer.support.errors import UsageError
+
+MOST_RUNS = 12
+"""Runs that a comparison shows: six colours, with full and with dashed lines."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,27 @@ class EvaluateConfig:
     def __post_init__(self) -> None:
         check_ranges(self, batch_size=AT_LEAST_1)
         check_mesh(self.mesh, self.strategy)
+
+
+@dataclass(frozen=True)
+class CompareConfig:
+    """Compares runs, finished or not: writes a page with their losses, scores, options, data and speed.
+
+    Examples:
+        tokenmill-trainer compare runs/a runs/b --output comparison.html
+        tokenmill-trainer compare gs://bucket/runs/a runs/b --json
+    """
+
+    runs: list[str] = field(metadata={"positional": True, "argument": {"nargs": "+", "metavar": "RUN"}})
+    """Folders that `fit` wrote."""
+    output: str = "comparison.html"
+    """The page to write."""
+    json: bool = field(default=False, metadata={"argument": {"action": "store_true"}})
+    """Print the figures and differences as a JSON document."""
+
+    def __post_init__(self) -> None:
+        if not 2 <= len(self.runs) <= MOST_RUNS:
+            raise UsageError(f"{len(self.runs)} runs: give the folders of 2 to {MOST_RUNS}")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import numpy as np
 from tokenmill_reader import Mixture, Order
 from tpu_trainer.config import FitConfig
 from tpu_trainer.data.mixture import source_names, tokens_per_row
+from tpu_trainer.support.tables import table_lines
 
 _MANY_EPOCHS = 4
 """More repetitions add less and less: Muennighoff et al., "Scaling Data-Constrained Language Models" (2023)."""
@@ -81,13 +82,7 @@ class DataPlan:
             table += self._table_rows(steps, stage.rows, read)
         if len(self.stages) > 1:
             table += self._table_rows("all", total, total)
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        for row in table:
-            cells = [
-                cell.ljust(width) if number < 2 else cell.rjust(width)
-                for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ]
-            yield "  ".join(cells).rstrip()
+        yield from table_lines(table, left=2)
         for step in self.unreached:
             yield f"the stage from step {step:,} on begins after the last step"
         for name, epochs in zip(self.names, (total / self._sizes).tolist(), strict=True):

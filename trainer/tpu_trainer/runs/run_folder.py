@@ -15,13 +15,12 @@ run.lock         while a `fit` writes there, or after one was killed; see run_lo
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable
 from typing import Any
 
 from tpu_trainer.config import FitConfig
-from tpu_trainer.config.files import dump_fit_config, load_fit_config
+from tpu_trainer.config.files import dump_fit_config, load_fit_config, option_values
 from tpu_trainer.runs import run_lock
 from tpu_trainer.support import files
 from tpu_trainer.support.errors import UsageError
@@ -32,37 +31,22 @@ _BEFORE_A_RUN = (LAUNCH_FOLDER, run_lock.NAME, "config.yaml.tmp")
 
 # These can change when a run continues: they do not affect what a step computes.
 _CHANGEABLE = {
-    "": ("output_dir", "strategy", "mesh", "tpu", "hub_model_id", "hub_private", "strict"),
-    "data": ("train", "stages", "validation", "choices", "tokenizer", "fingerprint"),
-    "train": (
-        "steps",
-        "steps_per_execution",
-        "evaluation_batch_size",
-        "log_every",
-        "evaluate_every",
-        "checkpoint_every",
-        "checkpoint_minutes",
-        "keep_checkpoints",
-        "deterministic",
-        "tensorboard",
-    ),
-    "profile": ("steps",),
+    *("--output_dir", "--strategy", "--hub_model_id", "--hub_private", "--strict"),
+    *("--data.train", "--data.stages", "--data.validation", "--data.choices", "--data.tokenizer"),
+    *("--data.fingerprint", "--profile.steps", "--train.steps", "--train.steps_per_execution"),
+    *("--train.evaluation_batch_size", "--train.log_every", "--train.evaluate_every"),
+    *("--train.checkpoint_every", "--train.checkpoint_minutes", "--train.keep_checkpoints"),
+    *("--train.deterministic", "--train.tensorboard"),
 }
 
 
 def _fixed_options(config: FitConfig) -> dict[str, Any]:
     """Returns --name → value of the options that affect the steps."""
-    options = {}
-    for name, value in dataclasses.asdict(config).items():
-        if name in _CHANGEABLE[""]:
-            continue
-        if isinstance(value, dict):
-            options |= {
-                f"--{name}.{key}": item for key, item in value.items() if key not in _CHANGEABLE.get(name, ())
-            }
-        else:
-            options[f"--{name}"] = value
-    return options
+    return {
+        name: value
+        for name, value in option_values(config).items()
+        if name not in _CHANGEABLE and not name.startswith(("--mesh.", "--tpu."))
+    }
 
 
 class RunFolder:

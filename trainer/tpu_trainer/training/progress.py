@@ -175,7 +175,10 @@ class ProgressLog:
         if sums.skipped:
             record["skipped_steps"] = int(sums.skipped)
         record |= self._speed(step, sums.tokens)
-        if sources := self._sources.after(step, sums.sources):
+        sources = self._sources.after(step, sums.sources)
+        record["tokens"] = self._sources.tokens(step)
+        record["flops"] = self._model.flops_per_row * self._rows(0, step)
+        if sources:
             record["sources"] = sources
         self._log.append(record)
         shown = f"loss {loss:.3f}{self._baseline} accuracy {record['accuracy']:.3f}"

@@ -51,6 +51,13 @@ class SourceFigures:
                 }
         return figures
 
+    def tokens(self, step: int) -> int:
+        """Returns the tokens of all sources after `step` updates: with one, its rows times their mean."""
+        if len(self.names) > 1:
+            return sum(self._tokens)
+        [rows] = self._rows.rows_read(step).tolist()
+        return round(rows * tokens_per_row(self._rows.data.datasets[0]))
+
     def summary(self, step: int) -> dict[str, dict[str, Any]] | None:
         """Returns the tokens, rows, epochs and last loss of each source after `step` updates; None for one source."""
         if len(self.names) == 1:

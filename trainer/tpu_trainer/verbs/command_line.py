@@ -17,6 +17,7 @@ from tokenmill_reader.console.logs import log_to_stderr
 from tokenmill_reader.console.spelling import suggestion, underscored
 from tpu_trainer.cloud.config import LaunchConfig
 from tpu_trainer.config import (
+    CompareConfig,
     CompileCheckConfig,
     EvaluateConfig,
     ExportConfig,
@@ -36,6 +37,7 @@ VERBS: dict[str, type] = {
     "evaluate": EvaluateConfig,
     "fill-mask": FillMaskConfig,
     "generate": GenerateConfig,
+    "compare": CompareConfig,
     "export": ExportConfig,
     "compile-check": CompileCheckConfig,
     "launch": LaunchConfig,
@@ -79,11 +81,17 @@ class _HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
         return text
 
 
+def _positional(config_class: type) -> str:
+    """Returns what follows the options: arguments without names."""
+    fields = [field for field in dataclasses.fields(config_class) if "positional" in field.metadata]
+    return "".join(f" {field.metadata['argument']['metavar']} …" for field in fields)
+
+
 def _verb_parser(verb: str) -> Parser:
     config_class = VERBS[verb]
     parser = Parser(
         prog=f"{program()} {verb}",
-        usage="%(prog)s [options]",
+        usage="%(prog)s [options]" + _positional(config_class),
         description=inspect.cleandoc(config_class.__doc__),
         formatter_class=_HelpFormatter,
         allow_abbrev=False,

@@ -53,7 +53,7 @@ def _tables(config: type, prefix: str, inherited: type | None = None) -> Iterato
         field for field in dataclasses.fields(config) if not inherited or field.name in config.__annotations__
     ]
     rows = [
-        _row(f"{prefix}{field.name}", field, hints[field.name], helps[field.name])
+        _row(_option(field, prefix), field, hints[field.name], helps[field.name])
         for field in shown
         if not dataclasses.is_dataclass(hints[field.name])
     ]
@@ -69,7 +69,14 @@ def _row(name: str, field: dataclasses.Field, hint: Any, text: str) -> str:
     choices = "".join(f"<br>`{choice}`" for choice in get_args(hint)) if get_origin(hint) is Literal else ""
     required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     shown = "required" if required else _default(field.default)
-    return f"| `--{name}`{choices} | {shown} | {_escaped(text)} |"
+    return f"| `{name}`{choices} | {shown} | {_escaped(text)} |"
+
+
+def _option(field: dataclasses.Field, prefix: str) -> str:
+    """Returns the name of an option, or of an argument that has none."""
+    return (
+        field.metadata["argument"]["metavar"] if "positional" in field.metadata else f"--{prefix}{field.name}"
+    )
 
 
 def _default(value: Any) -> str:

@@ -1,0 +1,1 @@
+"""Compares finished and running runs: their losses, scores, options, data and speed, on one page."""

@@ -1,0 +1,147 @@
+"""What a comparison reads of a run's folder."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tpu_trainer.config.files import option_values
+from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.support import files
+from tpu_trainer.support.errors import UsageError
+
+TRAINING = "training"
+VALIDATION = "validation"
+"""The name of the validation split of a run whose splits have no names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedRun:
+    """A run, finished or not."""
+
+    name: str
+    options: Mapping[str, Any]
+    """--name → value."""
+    data: Sequence[Mapping[str, Any]]
+    """The entries of data.json."""
+    records: Sequence[Mapping[str, Any]]
+    """Those of metrics.jsonl."""
+    parameters: int | None
+    """Of the model; None before the run's end."""
+    tokenizer: str | None
+    """SHA-256 of tokenizer.json."""
+    scores: Mapping[str, Mapping[str, float]]
+    """Task → metric → value, of the newest evaluation of each task."""
+
+    @property
+    def training(self) -> list[Mapping[str, Any]]:
+        """The records with training figures."""
+        return [record for record in self.records if "loss" in record]
+
+    @property
+    def step(self) -> int:
+        """The last step with a record; 0 for a run without."""
+        return max((record["step"] for record in self.records), default=0)
+
+    @property
+    def splits(self) -> list[str]:
+        """The names of the validation splits with figures, in their order."""
+        return list(dict.fromkeys(name for _, figures in self._evaluations() for name in figures))
+
+    def curve(self, split: str, figure: str = "loss") -> list[tuple[int, float]]:
+        """Returns the finite values of a figure, with their steps, in training or of a validation split."""
+        if split == TRAINING:
+            points = [(record["step"], record.get(figure)) for record in self.training]
+        else:
+            points = [
+                (step, figures[split].get(figure))
+                for step, figures in self._evaluations()
+                if split in figures
+            ]
+        return [(step, value) for step, value in points if value is not None and math.isfinite(value)]
+
+    def spent(self, steps: Sequence[float], unit: str) -> np.ndarray | None:
+        """Returns the tokens or FLOPs until each step, float64[steps]; None if no record has them.
+
+        They are those of the records, and linear between two of them.
+        """
+        if unit == "step":
+            return np.asarray(steps, np.float64)
+        known = [(record["step"], record[unit]) for record in self.training if unit in record]
+        if not known:
+            return None
+        return np.interp(steps, *zip((0, 0.0), *known, strict=True))
+
+    def total(self, unit: str) -> float | None:
+        """Returns the tokens or FLOPs until the last step; None if no record has them."""
+        spent = self.spent([self.step], unit)
+        return None if spent is None else float(spent[0])
+
+    def last(self, figure: str) -> float | None:
+        """Returns the last value of a training figure."""
+        curve = self.curve(TRAINING, figure)
+        return curve[-1][1] if curve else None
+
+    def typical(self, figure: str) -> float | None:
+        """Returns the median of a training figure."""
+        values = [value for _, value in self.curve(TRAINING, figure)]
+        return float(np.median(values)) if values else None
+
+    def _evaluations(self) -> list[tuple[int, Mapping[str, Mapping[str, float]]]]:
+        """Returns (step, name of the split → its figures)."""
+        return [
+            (record["step"], record["eval"].get("splits", {VALIDATION: record["eval"]}))
+            for record in self.records
+            if "eval" in record
+        ]
+
+
+def open_runs(paths: Sequence[str]) -> list[ComparedRun]:
+    """Reads the runs, and gives each the shortest name by which they differ: the last components of its path.
+
+    Raises:
+        UsageError: If a folder has no run, a damaged one, or is given twice.
+    """
+    clean = [path.rstrip("/") or path for path in paths]
+    for number, path in enumerate(clean):
+        if path in clean[:number]:
+            raise UsageError(f"{paths[number]}: given twice; compare different runs")
+    return [_open(path, name) for path, name in zip(clean, _names(clean), strict=True)]
+
+
+def _names(paths: Sequence[str]) -> list[str]:
+    parts = [path.split("/") for path in paths]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(each[-length:]) for each in parts]
+        if len(set(names)) == len(names):
+            return names
+    return list(paths)
+
+
+def _open(path: str, name: str) -> ComparedRun:
+    folder = RunFolder(path, writable=False)
+    config = folder.config()
+    tokenizer = files.join(folder.tokenizer, "tokenizer.json")
+    summary, records = folder.summary() or {}, folder.metrics()
+    return ComparedRun(
+        name=name,
+        options=option_values(config),
+        data=folder.data(),
+        records=records,
+        parameters=summary.get("parameters"),
+        tokenizer=hashlib.sha256(files.read_bytes(tokenizer)).hexdigest()
+        if files.is_file(tokenizer)
+        else None,
+        scores=_choice_scores(records),
+    )
+
+
+def _choice_scores(records: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Returns the figures of the multiple-choice items in the last evaluation."""
+    evaluations = [record["eval"] for record in records if "choices" in record.get("eval", {})]
+    return evaluations[-1]["choices"] if evaluations else {}

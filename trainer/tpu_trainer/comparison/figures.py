@@ -1,0 +1,107 @@
+"""The figures of runs, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tokenmill_reader.charts import short
+from tpu_trainer.comparison.compared_run import ComparedRun
+from tpu_trainer.comparison.differences import ABSENT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A figure of each run."""
+
+    name: str
+    values: Sequence[float | None]
+    """None: the run does not have it."""
+    format: Callable[[float], str]
+    better: str | None = None
+    """Which is better: low, high, or neither."""
+
+    @property
+    def cells(self) -> list[str]:
+        return [ABSENT if value is None else self.format(value) for value in self.values]
+
+    @property
+    def best(self) -> list[bool]:
+        """Whether each value is the best one. None is if all are equal."""
+        known = [value for value in self.values if value is not None]
+        if self.better is None or len(set(known)) < 2:
+            return [False] * len(self.values)
+        best = min(known) if self.better == "low" else max(known)
+        return [value == best for value in self.values]
+
+
+def key_figures(runs: Sequence[ComparedRun]) -> list[Row]:
+    """Returns sizes, losses and speed; only figures that a run has."""
+
+    def row(
+        name: str, value: Callable[[ComparedRun], float | None], form: str, better: str | None = None
+    ) -> Row:
+        formatted = short if form == "short" else form.format
+        return Row(name=name, values=[value(run) for run in runs], format=formatted, better=better)
+
+    rows = [
+        row("parameters", lambda run: run.parameters, "{:,}"),
+        row("steps", lambda run: run.step, "{:,}"),
+        row("tokens", lambda run: run.total("tokens"), "short"),
+        row("FLOPs", lambda run: run.total("flops"), "short"),
+        row("training loss", lambda run: run.last("loss"), "{:.4f}"),
+    ]
+    for split in validation_splits(runs):
+        for figure, better in (("loss", "low"), ("accuracy", "high"), ("bits_per_byte", "low")):
+            name = f"{split} {figure.replace('_', ' ')}"
+            rows.append(row(name, lambda run, s=split, f=figure: _last(run, s, f), "{:.4f}", better))
+        rows.append(row(f"{split} lowest loss", lambda run, s=split: _lowest(run, s), "{:.4f}", "low"))
+    rows += [
+        row("tokens per second", lambda run: run.typical("tokens_per_second"), "{:,.0f}", "high"),
+        row("seconds per step", lambda run: run.typical("step_seconds"), "{:.4g}"),
+        row("waiting for input", _share, "{:.1%}", "low"),
+        row("MFU", lambda run: run.typical("mfu"), "{:.1%}", "high"),
+    ]
+    return [row for row in rows if any(value is not None for value in row.values)]
+
+
+def score_rows(runs: Sequence[ComparedRun]) -> list[Row]:
+    """Returns a row for each metric of each task."""
+    names = dict.fromkeys(
+        (task, metric) for run in runs for task, each in run.scores.items() for metric in each
+    )
+    return [
+        Row(
+            name=f"{task} {metric}",
+            values=[run.scores.get(task, {}).get(metric) for run in runs],
+            format="{:.4g}".format,
+            better=_better(metric),
+        )
+        for task, metric in names
+    ]
+
+
+def validation_splits(runs: Sequence[ComparedRun]) -> list[str]:
+    """Returns the names of all runs' validation splits."""
+    return list(dict.fromkeys(split for run in runs for split in run.splits))
+
+
+def _better(metric: str) -> str | None:
+    if "perplexity" in metric or "bits_per_byte" in metric:
+        return "low"
+    return "high" if metric.startswith(("acc", "exact", "f1", "mc")) and "stderr" not in metric else None
+
+
+def _last(run: ComparedRun, split: str, figure: str) -> float | None:
+    curve = run.curve(split, figure)
+    return curve[-1][1] if curve else None
+
+
+def _lowest(run: ComparedRun, split: str) -> float | None:
+    return min((value for _, value in run.curve(split)), default=None)
+
+
+def _share(run: ComparedRun) -> float | None:
+    """Returns the share of a step's seconds in which it waits for input."""
+    seconds, waited = run.typical("step_seconds"), run.typical("input_wait_seconds")
+    return waited / seconds if seconds and waited is not None else None
