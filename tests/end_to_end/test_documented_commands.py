@@ -28,7 +28,7 @@ NOT_RUN = {
     r"tokenmill browse ": "serves until Ctrl-C; tests/beam_pipeline/verbs/test_browse.py runs it",
     r"tokenmill-trainer launch": "needs Google Cloud; tests/tpu_trainer/verbs/test_launch.py has a stand-in",
     r"tokenmill-trainer compile-check": "needs the TPU's compiler; make test-tpu-check has it",
-    r"tokenmill-trainer (plan|fit|evaluate|export|fill-mask|generate)": (
+    r"tokenmill-trainer (plan|fit|evaluate|compare|export|fill-mask|generate)": (
         "needs TensorFlow and minutes; those of README and first-steps run below, tests/tpu_trainer has the verbs"
     ),
     r"make (setup|demo|test|release|fuzz|lint|docs-options|compile-check)\b": "runs the tests, or takes minutes",

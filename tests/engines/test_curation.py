@@ -137,11 +137,8 @@ def test_curation_writes_what_the_in_process_runner_writes(
     if name == "filters":
         [benchmark] = json.loads(verb.expected["removed/_contamination.json"])["benchmarks"]
         manifest = json.loads(verb.expected["train/manifest.json"])
-        assert (
-            benchmark["documents"] > 20
-            and manifest["removed"].keys() > {"near", "decontaminate", "c4"}
-            and "paragraphs" in manifest["edited"]
-        )
+        assert benchmark["documents"] > 20 and manifest["removed"].keys() > {"near", "decontaminate", "c4"}
+        assert any("paragraphs" in rules for rules in manifest["edited"])
     run_successfully(*verb.arguments, "--output", tmp_path / "out", *engine.options(2))
     assert content(tmp_path / "out") == verb.expected
     record_property("result", "the same bytes")

@@ -1,19 +1,34 @@
-"""The plan verb: what a run would read."""
+"""The plan verb: what a run would read, give and cost."""
 
 from __future__ import annotations
 
 import json
 
+from tokenmill_reader.console.elapsed import elapsed
 from tpu_trainer.config import PlanConfig
 from tpu_trainer.data.mixture import open_data
 from tpu_trainer.data.plan import DataPlan
+from tpu_trainer.planning.corpus import corpus_of_datasets, corpus_of_estimate
 
 
 def main(config: PlanConfig) -> None:
-    """Prints the stages and their sources.
+    """Prints the stages and their sources, and the plan.
 
     Raises:
-        UsageError: If the data cannot be opened.
+        UsageError: If the data, the model or a file cannot be used.
     """
-    plan = DataPlan(config, open_data(config))
-    print(json.dumps(plan.to_json(), indent=1) if config.json else "\n".join(plan.lines()))
+    data = None if config.estimate else DataPlan(config, open_data(config))
+    corpus = corpus_of_estimate(config) if data is None else corpus_of_datasets(data)
+    with elapsed("plan: starting TensorFlow"):
+        from tpu_trainer.planning.model_cost import model_cost
+        from tpu_trainer.planning.run_plan import RunPlan
+
+    plan = RunPlan(config, corpus, model_cost(config))
+    if config.json:
+        print(json.dumps((data.to_json() if data else {}) | plan.to_json(), indent=1))
+        return
+    for line in data.lines() if data else ():
+        print(line)
+    print()
+    for line in plan.lines():
+        print(line)

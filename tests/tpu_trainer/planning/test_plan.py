@@ -1,0 +1,157 @@
+"""The plan of a run: from a dataset or an estimate to hours and dollars."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tpu_trainer.tiny import sequences, write_split
+from tpu_trainer.config import DataConfig, MlmConfig, ModelConfig, PlanConfig, TrainConfig
+from tpu_trainer.planning.prices import PRICES
+from tpu_trainer.support.errors import UsageError
+from tpu_trainer.verbs.plan import main
+
+GPT2 = ModelConfig(type="gpt2")
+
+
+@pytest.fixture
+def estimate(tmp_path: Path) -> str:
+    """As `prepare --estimate --json` prints it: 10 billion tokens in rows of 1000 of 1024 slots, ± 1%."""
+    path = tmp_path / "estimate.json"
+    split = {"tokens": 10**10, "rows": 10**7, "shards": 10, "bytes": 10**10}
+    path.write_text(json.dumps({"tokens": 10**10, "token_error": 0.005, "splits": {"train": split}}))
+    return str(path)
+
+
+def plan(capsys: pytest.CaptureFixture[str], **options: Any) -> dict[str, Any]:
+    options.setdefault("train", TrainConfig(steps=10_000, batch_size=100))
+    main(PlanConfig(objective="clm", model=GPT2, json=True, **options))
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_plan_of_an_estimate(estimate: str, capsys: pytest.CaptureFixture[str]) -> None:
+    figures = plan(capsys, estimate=estimate, vocab_size=50_304, max_length=1024, topology="v5e:2x4")
+    corpus, model, [(name, cost)] = figures["corpus"], figures["model"], figures["costs"].items()
+    assert corpus["read_tokens"] == 10**9 and corpus["margin"] == 0.01
+    assert corpus["steps_of_an_epoch"] == 100_000
+    # Positions, 12 layers, the final norm; the output matrix is the embeddings'.
+    width, vocabulary = 768, 50_304
+    parameters = (vocabulary + 1024) * width + 12 * (12 * width**2 + 13 * width) + 2 * width
+    assert model["parameters"] == parameters
+    # 6 operations for each weight of a product and token, and the attention's.
+    products = parameters - (1024 * width + 12 * 13 * width + 2 * width)
+    attention = 12 * 12 * 1024 * width
+    assert model["flops"] == pytest.approx((6 * products + attention) * 1024 * 10**6)
+    assert name == "v5e:2x4" and cost["count"] == 8
+    assert cost["hours"] == pytest.approx([model["flops"] / (8 * 197e12 * mfu) / 3600 for mfu in (0.6, 0.3)])
+    assert cost["dollars"] == pytest.approx([hours * 8 * PRICES["v5e"] for hours in cost["hours"]])
+    value, low, high = figures["scaling"]["loss"]
+    assert 3 < low <= value <= high < 4
+    once, four = figures["scaling"]["best_sizes_for_the_corpus"].values()
+    assert once["parameters"][0] < four["parameters"][0] < 10 * once["parameters"][0]
+
+
+def test_a_vocabulary_of_its_own_gives_the_published_number_of_parameters(
+    estimate: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures = plan(capsys, estimate=estimate)
+    padding = 50_304 - 50_257
+    assert figures["model"]["parameters"] == 124_439_808 + padding * 768
+
+
+def test_a_plan_of_a_dataset(
+    tmp_path: Path, tokenizer_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train = write_split(tmp_path / "data" / "train", sequences(80, 0), tokenizer=tokenizer_folder)
+    figures = plan(
+        capsys,
+        data=DataConfig(train=str(train)),
+        train=TrainConfig(steps=15, batch_size=16),
+    )
+    assert figures["corpus"]["unique_tokens"] == 80 * 16 and figures["corpus"]["margin"] == 0
+    assert figures["corpus"]["read_tokens"] == 240 * 16
+    assert 2.7 * 1280 < figures["corpus"]["effective_tokens"] < 3 * 1280
+    assert figures["stages"][0]["end_step"] == 15
+    assert "scaling" not in figures and "10M parameters or more" in " ".join(figures["assumptions"])
+    assert set(figures["costs"]) == set(PRICES)
+
+
+def test_masked_models_and_experts_have_no_law(estimate: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(PlanConfig(estimate=estimate, mlm=MlmConfig(), model=ModelConfig(type="roberta"), json=True))
+    figures = json.loads(capsys.readouterr().out)
+    assert "scaling" not in figures and "causal" in " ".join(figures["assumptions"])
+    experts = ModelConfig(type="olmoe", config={"num_experts": 8})
+    main(PlanConfig(estimate=estimate, objective="clm", model=experts, max_length=512, json=True))
+    assert "dense" in " ".join(json.loads(capsys.readouterr().out)["assumptions"])
+
+
+def write_report(path: Path, *, flops: float, fits: bool = True, topology: str = "v5e:2x4") -> str:
+    roofline = {"least_step_seconds": 0.5, "model_flops": flops / 8}
+    report = {"name": "a", "topology": topology, "fits": fits, "replicas": 2, "roofline": roofline}
+    path.write_text(json.dumps({"versions": {}, "reports": [report]}))
+    return str(path)
+
+
+def test_a_report_bounds_the_time_and_must_be_of_this_step(
+    estimate: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flops = plan(capsys, estimate=estimate, topology="v5e:2x4")["model"]["flops"] / 10_000
+    report = write_report(tmp_path / "report.json", flops=flops)
+    figures = plan(capsys, estimate=estimate, report=report)
+    assert figures["costs"]["v5e:2x4"]["hours"][0] == pytest.approx(10_000 * 0.5 / 3600)
+    for options, reason in (
+        ({"report": write_report(tmp_path / "other.json", flops=2 * flops)}, "check this configuration"),
+        ({"report": report, "topology": "v5e:4x4"}, "check this configuration"),
+        ({"report": write_report(tmp_path / "full.json", flops=flops, fits=False)}, "does not fit"),
+        ({"report": estimate}, "not what `compile-check --output` writes"),
+        ({"report": str(tmp_path / "absent")}, "there is no such file"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            plan(capsys, estimate=estimate, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"topology": "H100:none"}, "give the number of GPUs"),
+        ({"topology": "v5e:2"}, "needs 2 sides"),
+        ({"prices": {"v5": 1.0}}, "did you mean"),
+        ({"prices": {"v5e": 0.0}}, "above 0"),
+        ({"mfu": (0.6, 0.3)}, "ascending"),
+        ({"data": DataConfig(train="data/train")}, "--data.train has the tokens"),
+        ({"estimate": None}, "give datasets, or --estimate"),
+        ({"estimate": "absent.json"}, "there is no such file"),
+    ],
+)
+def test_what_a_plan_refuses(
+    options: dict[str, Any], reason: str, estimate: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UsageError, match=reason):
+        plan(capsys, **{"estimate": estimate} | options)
+
+
+def test_a_damaged_estimate_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "estimate.json"
+    for text in (
+        "",
+        "[]",
+        "{}",
+        '{"splits": {}, "token_error": 0}',
+        '{"splits": {"train": {"tokens": 0, "rows": 1}}}',
+    ):
+        path.write_text(text)
+        with pytest.raises(UsageError, match="not what `tokenmill prepare --estimate --json` prints"):
+            plan(capsys, estimate=str(path))
+
+
+def test_prices_override_the_table_and_text_shows_them(
+    estimate: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train = TrainConfig(steps=10_000, batch_size=100)
+    main(PlanConfig(objective="clm", model=GPT2, estimate=estimate, train=train, prices={"v5e": 0.5}))
+    text = capsys.readouterr().out
+    assert "one v5e at $0.50" in text and "except v5e (--prices)" in text
+    assert "± 1.0%" in text and "one epoch is 100,000 steps" in text

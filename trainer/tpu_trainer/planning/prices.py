@@ -1,0 +1,82 @@
+"""What accelerators cost: one table, with its date, that `--prices` overrides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tokenmill_reader.console.spelling import suggestion
+from tpu_trainer.devices.peak_flops import gpu_peak_flops
+from tpu_trainer.support.chips import CHIPS, Topology
+from tpu_trainer.support.errors import UsageError
+
+DATE = "November 2025"
+SOURCE = "https://cloud.google.com/tpu/pricing, https://cloud.google.com/products/compute/pricing/accelerator-optimized"
+PRICES = {
+    "v3": 2.00,
+    "v4": 3.22,
+    "v5e": 1.20,
+    "v5p": 4.20,
+    "v6e": 2.70,
+    "tpu7x": 12.00,
+    "A100": 3.67,
+    "H100": 11.06,
+}
+"""Dollars per hour of a TPU chip, or a GPU with its share of the machine: on demand, the USA's cheapest region."""
+
+_GPUS = {"A100": "A100", "H100": "H100 SXM"}
+"""The name in this table → that in the table of peaks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accelerator:
+    """Chips of one kind to rent."""
+
+    kind: str
+    count: int
+    peak_flops: float
+    """Of one, in operations per second."""
+    dollars: float
+    """Of one, per hour."""
+
+
+def accelerators(
+    topology: str | None, prices: Mapping[str, float], *, bfloat16: bool
+) -> dict[str, Accelerator]:
+    """Returns name → what to rent: one of each kind in the table, or the kind and number that `topology` names.
+
+    Args:
+        topology: Such as v5e:2x4 or H100:8; None: any.
+        prices: Overrides the table, and adds no kind.
+        bfloat16: Whether products are in bfloat16. GPUs compute others in TensorFloat-32, TPUs in bfloat16.
+
+    Raises:
+        UsageError: If a kind is unknown or a price is not positive.
+    """
+    for kind, price in prices.items():
+        if kind not in PRICES:
+            meant = suggestion(kind, list(PRICES))
+            raise UsageError(f"--prices names {kind!r}{meant}: give kinds of {', '.join(PRICES)}")
+        if not price > 0:
+            raise UsageError(f"--prices has {price} for {kind}: give dollars per hour above 0")
+    if topology is None:
+        chosen = dict.fromkeys(PRICES, 1)
+    else:
+        kind, _, count = topology.partition(":")
+        if kind in _GPUS:
+            if not count.isdecimal() or int(count) < 1:
+                raise UsageError(f"--topology is {topology!r}: give the number of GPUs, such as {kind}:8")
+            chosen = {kind: int(count)}
+        else:
+            parsed = Topology.parse(topology)
+            chosen = {parsed.chip.name: parsed.replicas // parsed.chip.devices}
+    return {
+        (kind if topology is None else topology): Accelerator(
+            kind=kind, count=count, peak_flops=_peak(kind, bfloat16), dollars=prices.get(kind, PRICES[kind])
+        )
+        for kind, count in chosen.items()
+    }
+
+
+def _peak(kind: str, bfloat16: bool) -> float:
+    return gpu_peak_flops(_GPUS[kind], bfloat16=bfloat16) if kind in _GPUS else CHIPS[kind].peak_flops

@@ -1,0 +1,48 @@
+"""What a report of compile-check says of a step's time."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from tpu_trainer.support import files
+from tpu_trainer.support.chips import Topology
+from tpu_trainer.support.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The figures of a step on all devices."""
+
+    topology: str
+    seconds: float
+    """The least time of the step."""
+    flops: float
+    """Model FLOPs of the step."""
+
+
+def read_report(path: str) -> Report:
+    """Reads the file that `compile-check --output` writes for one configuration.
+
+    Raises:
+        UsageError: If it is not such a file, or the step does not fit into memory.
+    """
+    try:
+        [report] = json.loads(files.read_bytes(path))["reports"]
+        topology = Topology.parse(report["topology"])
+        if not report["fits"]:
+            raise UsageError(
+                f"--report is {path!r}: the step does not fit into the memory of {topology.name}"
+            )
+        roofline = report["roofline"]
+        return Report(
+            topology=topology.name,
+            seconds=float(roofline["least_step_seconds"]),
+            flops=float(roofline["model_flops"]) * topology.replicas,
+        )
+    except FileNotFoundError as error:
+        raise UsageError(f"--report is {path!r}: there is no such file") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"--report is {path!r}: not what `compile-check --output` writes for one configuration ({error!r})"
+        ) from error

@@ -1,0 +1,115 @@
+"""Published laws of the loss by model size and tokens, and what they imply for a run.
+
+All have the form L(N, D) = E + A / N^α + B / D^β (Hoffmann et al., 2022, arXiv 2203.15556, equation 2), in nats per
+token, for causal models of N parameters trained once on D tokens of web text. They differ in their data and fits, so
+that their range shows how much is known. Repeated tokens count less (Muennighoff et al., 2023, arXiv 2305.16264,
+equation 5).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+LEAST_PARAMETERS, LEAST_TOKENS = 10e6, 100e6
+"""Those of the smallest models of the fits, by Muennighoff et al. Of smaller ones, the laws say nothing."""
+_REPETITIONS = 15.387756
+"""R*_D of Muennighoff et al., appendix A: how many repetitions add about as much as all further ones."""
+
+
+class Range(NamedTuple):
+    """The first law's value, and the lowest and highest of all laws."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingLaw:
+    """A fit of the five constants."""
+
+    source: str
+    irreducible: float
+    """E."""
+    size_factor: float
+    """A."""
+    size_exponent: float
+    """α."""
+    token_factor: float
+    """B."""
+    token_exponent: float
+    """β."""
+
+    def loss(self, parameters: float, tokens: float) -> float:
+        """Returns L(N, D) in nats per token."""
+        return (
+            self.irreducible
+            + self.size_factor * parameters**-self.size_exponent
+            + self.token_factor * tokens**-self.token_exponent
+        )
+
+    def best_size(self, flops: float) -> float:
+        """Returns the parameters with the lowest loss if 6 N D operations are spent (equation 4)."""
+        return self._ratio * (flops / 6) ** self._share
+
+    def best_size_for(self, tokens: float) -> float:
+        """Returns the parameters of the model for which `tokens` is the best number of tokens."""
+        return self._ratio * (tokens * self._ratio) ** (self.token_exponent / self.size_exponent)
+
+    @property
+    def _ratio(self) -> float:
+        """G of equation 4."""
+        quotient = self.size_exponent * self.size_factor / (self.token_exponent * self.token_factor)
+        return quotient ** (1 / (self.size_exponent + self.token_exponent))
+
+    @property
+    def _share(self) -> float:
+        return self.token_exponent / (self.size_exponent + self.token_exponent)
+
+
+LAWS = (
+    ScalingLaw(
+        source="Besiroglu et al. 2024, arXiv 2404.10102",
+        irreducible=1.8172,
+        size_factor=482.01,
+        size_exponent=0.3478,
+        token_factor=2085.43,
+        token_exponent=0.3658,
+    ),
+    ScalingLaw(
+        source="Hoffmann et al. 2022, arXiv 2203.15556, approach 3",
+        irreducible=1.69,
+        size_factor=406.4,
+        size_exponent=0.34,
+        token_factor=410.7,
+        token_exponent=0.28,
+    ),
+    ScalingLaw(
+        source="Muennighoff et al. 2023, arXiv 2305.16264",
+        irreducible=math.exp(0.6254804),
+        size_factor=math.exp(6.255414),
+        size_exponent=0.3526596,
+        token_factor=math.exp(7.3049974),
+        token_exponent=0.3526596,
+    ),
+)
+
+
+def over_laws(figure: Callable[[ScalingLaw], float]) -> Range:
+    """Returns the range of a figure over all laws."""
+    values = [figure(law) for law in LAWS]
+    return Range(values[0], min(values), max(values))
+
+
+def effective_tokens(unique: float, read: float) -> float:
+    """Returns the tokens that, read once, are worth `read` tokens of which `unique` are different.
+
+    Equation 5 of Muennighoff et al.: U + U R* (1 - exp(-R / R*)), with R repetitions after the first epoch.
+    """
+    if read <= unique:
+        return read
+    repetitions = read / unique - 1
+    return unique + unique * _REPETITIONS * (1 - math.exp(-repetitions / _REPETITIONS))
