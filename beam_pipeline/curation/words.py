@@ -20,7 +20,7 @@ from beam_pipeline.support import extras
 
 _PIECES_AT_ONCE = 10_000  # since each call of spaCy has a cost
 _MARKS = frozenset(",;:!?)")
-_MAX_PIECES = 1 << 20  # in the table, which then starts again: about 200 MB
+_MAX_PIECES = 1 << 18  # in the table, which then starts again: about 230 MB
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 """The stop words of Gopher (Rae et al. 2021, arXiv:2112.11446, appendix A1.1)."""

@@ -51,7 +51,7 @@ def commands(page: Path) -> list[list[str]]:
         for line in block.splitlines():
             line = re.sub(r"\S*python\S* -m beam_pipeline ", "tokenmill ", line)
             line = re.sub(r"\S*python\S* -m tpu_trainer ", "tokenmill-trainer ", line)
-            match = re.match(r"\$? ?(?:\w+=\S+ )*(tokenmill(?:-trainer)? .*)", line)
+            match = re.match(r"\$? ?(?:\w+=\S+ )*(tokenmill(?:-trainer)? .*?)(?: > \S+)?$", line)
             if match:
                 command_lines.append(
                     [word for word in shlex.split(match[1], comments=True) if word not in ("…", "\\")]

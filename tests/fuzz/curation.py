@@ -37,6 +37,8 @@ class Curation:
     of_blocks: bool = False
     dedup: str = "none"
     """How documents are compared: none, exact or near."""
+    keeps_longest: bool = False
+    """Whether the longest of equal or similar documents is kept; else the first."""
     restore_every: int = 0
     """Every so many of the documents with a known place is restored; 0: none is."""
 
@@ -53,6 +55,7 @@ class Curation:
             options += ["--paragraph_end", "blank_line"] if self.of_blocks else []
         options += ["--dedup", "+".join(parts)] if parts else []
         options += ["--near_threshold", "1"] if self.dedup == "near" else []  # which no band can miss
+        options += ["--dedup_keep", "longest"] if self.keeps_longest else []
         return options + (["--restore", str(folder / "restored.parquet")] if self.restore_every else [])
 
     @property
@@ -63,6 +66,7 @@ class Curation:
             "decontamination": self.items,
             "paragraphs": self.paragraph_copies,
             self.dedup: self.dedup != "none",
+            "longest": self.keeps_longest,
             "restore": self.restore_every,
         }
         return [name for name, value in used.items() if value]
@@ -105,13 +109,19 @@ class Curation:
                 for (text, stays), rest in zip(documents, cut, strict=True)
                 if stays or rest is not None
             ]
-        left, seen = [], set()
-        for text, stays in documents:
-            key = {"none": None, "exact": text, "near": shingles(text, 5) or text.strip()}[self.dedup]
-            if stays or key is None or key not in seen:
-                left.append(text)
-            seen.add(key)
-        return left
+        key_of = {"none": None, "exact": str, "near": lambda text: shingles(text, 5) or text.strip()}[
+            self.dedup
+        ]
+        if key_of is None:
+            return [text for text, _ in documents]
+        kept: dict[object, int] = {}
+        for number, (text, _) in enumerate(documents):
+            best = kept.setdefault(key_of(text), number)
+            if self.keeps_longest and len(text.encode()) > len(documents[best][0].encode()):
+                kept[key_of(text)] = number
+        return [
+            text for number, (text, stays) in enumerate(documents) if stays or kept[key_of(text)] == number
+        ]
 
     def _filtered(self, text: str) -> tuple[str, bool]:
         """Returns the text that filters leave, and whether the document stays."""
@@ -139,7 +149,7 @@ def by_length(texts: list[str], columns: dict[str, list]) -> dict[str, list]:
 def draw_curation(rng: random.Random, dedup: str) -> Curation:
     """Returns the curation of a case; for most cases none but `dedup`."""
     if rng.random() < 0.6:
-        return Curation(dedup=dedup)
+        return Curation(dedup=dedup, keeps_longest=dedup != "none" and rng.random() < 0.5)
     names = ("pii", "tests.fuzz.curation:by_length")
     return Curation(
         filters=tuple(rng.sample(names, rng.choice((0, 0, 1, 2)))),
@@ -149,6 +159,7 @@ def draw_curation(rng: random.Random, dedup: str) -> Curation:
         of_blocks=rng.random() < 0.3,
         dedup=dedup,
         restore_every=rng.choice((0, 0, 1, 3)),
+        keeps_longest=dedup != "none" and rng.random() < 0.5,
     )
 
 

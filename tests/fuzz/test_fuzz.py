@@ -22,6 +22,7 @@ REMOVED_BY = {
     "paragraphs",
     "exact",
     "near",
+    "longest",
     "restore",
 }
 
