@@ -1,7 +1,7 @@
 """The process of a tracker: reads a record and its figures from stdin, and gives them to the tracker's library.
 
-Ends when its program has finished or has ended, killed or not: at the latest `_SECONDS_WITHOUT_PROGRAM` later, even if
-the library hangs.
+Ends when its program has finished or has ended, killed or not, and the figures are written: at the latest
+`seconds_alone` later, even if the library hangs.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import queue
+import select
 import signal
 import sys
 import threading
@@ -18,9 +19,9 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO, Protocol
 
 from tokenmill_reader.tracking.names import NAMES
+from tokenmill_reader.tracking.parameters import without_secrets
 from tokenmill_reader.tracking.trackers import Record
 
-_SECONDS_WITHOUT_PROGRAM = 60
 _MOST_READ = 1000
 
 
@@ -43,9 +44,12 @@ class Tracker(Protocol):
 class _Messages:
     """The program's messages, read in the background: a library that hangs must not hide that the program has ended."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: BinaryIO, *, seconds_alone: int) -> None:
         self._queue: queue.Queue[bytes | None] = queue.Queue(_MOST_READ)
-        self._program = os.getppid()
+        self._seconds_alone = seconds_alone
+        self._is_alone = False
+        self._hangup = select.poll()
+        self._hangup.register(stream, 0)
         threading.Thread(target=self._read, args=(stream,), daemon=True).start()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -56,8 +60,7 @@ class _Messages:
         for line in stream:
             if line.endswith(b"\n"):  # else the program was killed while it wrote
                 self._put(line)
-        # Ends this process even if a library keeps Python's lock.
-        signal.alarm(_SECONDS_WITHOUT_PROGRAM)
+        self._limit_time()
         self._put(None)
 
     def _put(self, line: bytes | None) -> None:
@@ -65,9 +68,13 @@ class _Messages:
             with contextlib.suppress(queue.Full):
                 self._queue.put(line, timeout=1)
                 return
-            if os.getppid() != self._program:
-                signal.alarm(_SECONDS_WITHOUT_PROGRAM)
-                self._program = os.getppid()
+            if self._hangup.poll(0):  # the program has closed its end, though not all is read
+                self._limit_time()
+
+    def _limit_time(self) -> None:
+        if not self._is_alone:
+            self._is_alone = True
+            signal.alarm(self._seconds_alone)  # works even if a library keeps Python's lock
 
 
 class _Replies:
@@ -75,7 +82,6 @@ class _Replies:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._has_failed = False
         self.failures = 0
 
     def note(self, text: str) -> None:
@@ -95,7 +101,7 @@ class _Replies:
 
 
 def _describe(error: BaseException) -> str:
-    text = " ".join(str(error).split())
+    text = without_secrets(" ".join(str(error).split()))
     return f"{type(error).__name__}: {text[:300]}"
 
 
@@ -124,23 +130,26 @@ def _track(name: str, messages: Iterator[dict[str, Any]], replies: _Replies) -> 
         replies.problem(f"{replies.failures} sets of figures could not be logged")
 
 
-def main(name: str) -> None:
-    """Runs a tracker, one of `NAMES`, to its end."""
+def main(name: str, seconds_alone: int) -> None:
+    """Runs a tracker, one of `NAMES`, to its end: at most `seconds_alone` after that of the program."""
     if name not in NAMES:
         raise SystemExit(f"{name!r}: is no tracker")
-    # The program ends it; a signal to all processes of a machine must not come first.
+    # Ctrl-C is for the program, which then finishes its trackers. So is a signal to all processes of a machine.
+    os.setpgid(0, 0)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     os.nice(10)  # the program's work comes first
-    messages, replies = os.fdopen(os.dup(0), "rb"), os.dup(1)
+    messages, replies = os.fdopen(os.dup(0), "rb"), _Replies(os.dup(1))
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in range(3):  # libraries print, and may even ask
         os.dup2(nothing, number)
     try:
-        _track(name, iter(_Messages(messages)), _Replies(replies))
-    finally:
-        os._exit(0)  # a library's clean-up at exit could hang
+        _track(name, iter(_Messages(messages, seconds_alone=seconds_alone)), replies)
+    except BaseException as error:
+        replies.problem(f"ended ({_describe(error)}); the run goes on without it")
+    # Not sys.exit: a library's clean-up could hang.
+    os._exit(0)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], int(sys.argv[2]))

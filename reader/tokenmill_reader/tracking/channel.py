@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -20,12 +21,20 @@ MOST_WAITING = 10_000
 class Channel:
     """Sends messages to the process of a tracker, in order."""
 
-    def __init__(self, name: str, *, opening: dict[str, Any], report: Callable[[bool, str], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        opening: dict[str, Any],
+        seconds_alone: int,
+        report: Callable[[bool, str], None],
+    ) -> None:
         """Starts the process, which opens its record while this one goes on.
 
         Args:
             name: The tracker's.
-            opening: The fields of its `Opening`.
+            opening: The fields of its `Record`.
+            seconds_alone: Longest time that the process goes on after the program.
             report: Called with what the tracker reports: whether it is a problem, and the text.
         """
         self._name, self._report = name, report
@@ -37,14 +46,12 @@ class Channel:
         self._lock = threading.Lock()
         self._replies = b""
         try:
-            # A session of its own: Ctrl-C is for the program, which then finishes its trackers.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tokenmill_reader.tracking", name],
+                [sys.executable, "-m", "tokenmill_reader.tracking", name, str(seconds_alone)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 bufsize=0,
-                start_new_session=True,
             )
         except OSError as error:
             self._warn(f"cannot be started ({error})")
@@ -67,7 +74,7 @@ class Channel:
             self._exchange()
 
     def wait(self, deadline: float) -> None:
-        """Waits until the process has ended after its last message; kills it at the `deadline`, by time.monotonic."""
+        """Waits until the process has ended after its last message, or for the `deadline`, by time.monotonic."""
         with self._lock:
             if self._process is None or os.getpid() != self._owner:
                 return
@@ -78,10 +85,10 @@ class Channel:
                     return
                 ended = self._wait_for_room_or_reply(seconds)
             if not ended:
-                self._warn("does not finish in time; its last figures may be missing")
+                self._warn("is not ready; it goes on alone for a while")
             if self._left_out:
                 self._warn(f"{self._left_out} sets of figures were left out")
-            self._end()
+            self._end(has_ended=ended)
 
     def _wait_for_room_or_reply(self, seconds: float) -> bool:
         """Waits for the process; returns whether it has closed its end, having written all it had."""
@@ -108,9 +115,7 @@ class Channel:
                     self._waiting.popleft()
         except OSError:  # the process has ended
             self._read()
-            if not self._has_warned:
-                self._warn("ended early; the run goes on without it")
-            self._end()
+            self._end(has_ended=True)
 
     def _read(self) -> bool:
         """Reports what the process has written; returns whether it may write more."""
@@ -124,12 +129,14 @@ class Channel:
                 self._report(is_problem, f"{self._name}: {text}")
         return True
 
-    def _end(self) -> None:
+    def _end(self, *, has_ended: bool) -> None:
         self._process.stdin.close()
         self._process.stdout.close()
-        # It has closed its end of the pipe, or is killed.
-        self._process.kill()
-        self._process.wait()
+        if has_ended:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(1)
+            if self._process.returncode and not self._has_warned:
+                self._warn("ended early; the run goes on without it")
         self._process = None
         self._waiting.clear()
 

@@ -11,6 +11,7 @@ from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
+from tokenmill_reader.tracking.parameters import without_secrets
 from tokenmill_reader.tracking.trackers import Record
 
 _ID = "tokenmill.id"
@@ -37,7 +38,7 @@ class MlflowRecord:
         self._run = run.info.run_id
         self._log_parameters(record, known=run.data.params)
         where = address or f"sqlite:///{folder / 'mlflow.db'}"
-        self.place = f"run {self._run} in {_without_user(where)}"
+        self.place = f"run {self._run} in {without_secrets(where)}"
         if not address:
             self.place += f"; show it with `mlflow ui --backend-store-uri {where}`"
 
@@ -72,10 +73,6 @@ class MlflowRecord:
 
 def _valid(name: str) -> str:
     return _NOT_IN_NAMES.sub("_", name)
-
-
-def _without_user(address: str) -> str:
-    return re.sub(r"(?<=://)[^/@]+@", "", address)
 
 
 open_record = MlflowRecord

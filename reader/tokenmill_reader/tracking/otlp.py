@@ -36,7 +36,6 @@ class OtlpRecord:
             if name not in self._gauges:
                 self._gauges[name] = self._meter.create_gauge(name)
             self._gauges[name].set(value)
-        # Only what was set since the last collection.
         if self._exporter.export(self._reader.get_metrics_data()) is not MetricExportResult.SUCCESS:
             raise ConnectionError("the endpoint does not take the figures")
 

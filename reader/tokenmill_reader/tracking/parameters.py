@@ -26,10 +26,10 @@ def parameters(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
             flat[f"{prefix}{name}"] = value
         else:
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-            flat[f"{prefix}{name}"] = _without_secrets(text)
+            flat[f"{prefix}{name}"] = without_secrets(text)
     return flat
 
 
-def _without_secrets(text: str) -> str:
+def without_secrets(text: str) -> str:
     """Hides users, passwords and queries of URLs."""
     return _QUERY.sub("…", _USER.sub("…@", text)) if "://" in text else text

@@ -9,8 +9,10 @@ from typing import Any
 
 from tokenmill_reader.tracking.channel import Channel
 
-SECONDS_TO_FINISH = 30.0
-"""Longest wait for trackers at the end of a run: importing a library and opening a record takes up to ten seconds."""
+SECONDS_TO_FINISH = 10.0
+"""Longest wait for trackers at the end of a run."""
+SECONDS_ALONE = 60
+"""Longest time that the process of a tracker goes on after the run."""
 
 
 def names_of(text: str | None) -> tuple[str, ...]:
@@ -44,7 +46,9 @@ class Trackers:
                 method, in its thread.
         """
         opening = asdict(record)
-        self._channels = {name: Channel(name, opening=opening, report=report) for name in names}
+        self._channels = {
+            name: Channel(name, opening=opening, seconds_alone=SECONDS_ALONE, report=report) for name in names
+        }
 
     def log(self, step: int, figures: Mapping[str, float], *, names: Container[str] | None = None) -> None:
         """Logs figures of a step. Steps must not go back. With `names`, only these trackers get them."""
@@ -53,7 +57,7 @@ class Trackers:
                 channel.send({"step": step, "figures": dict(figures)})
 
     def finish(self, *, succeeded: bool) -> None:
-        """Ends the records. Waits for at most `SECONDS_TO_FINISH`, then kills trackers that have not finished."""
+        """Ends the records. Waits for at most `SECONDS_TO_FINISH`, then lets trackers go on alone."""
         for channel in self._channels.values():
             channel.send({"succeeded": succeeded})
         deadline = time.monotonic() + SECONDS_TO_FINISH

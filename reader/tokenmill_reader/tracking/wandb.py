@@ -53,7 +53,9 @@ class WandbRecord:
             mode = "offline"
         self.place = f"record {record.id}"
         if mode == "offline":
-            self.place += f" in {self._run.settings.sync_dir}; send it with `wandb sync`"
+            self.place += (
+                f" in {self._run.settings.sync_dir}; send it with `wandb sync {self._run.settings.sync_dir}`"
+            )
         elif self._run.url:
             self.place += f" at {self._run.url}"
 
