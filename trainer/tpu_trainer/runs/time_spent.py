@@ -76,11 +76,9 @@ class TimeSpent:
         """
         for kind in KINDS:
             before, after = saved.get(kind, 0.0), last.get(kind, 0.0)
-            if kind in _REPEATED:
-                self._earlier[kind] = before
-                self._earlier[LOST] += max(0.0, after - before)
-            else:
-                self._earlier[kind] += max(before, after)
+            self._earlier[kind] = before if kind in _REPEATED else max(before, after)
+        repeated = sum(last.get(kind, 0.0) - saved.get(kind, 0.0) for kind in _REPEATED)
+        self._earlier[LOST] += max(0.0, repeated)
 
     def earlier_seconds(self) -> dict[str, float]:
         """Returns kind → seconds of earlier processes."""

@@ -15,6 +15,7 @@ from tpu_trainer.exports.hub import HubPusher
 from tpu_trainer.runs.background_saver import BackgroundSaver
 from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.runs.metrics import SPENT
+from tpu_trainer.runs.parts import Parts
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.runs.time_spent import CHECKPOINT, TimeSpent
 from tpu_trainer.support.errors import NotSavedError, UsageError
@@ -117,13 +118,15 @@ class Saver:
         """Copies the state after `step` updates and starts writing it. All processes write their parts."""
         if not self._folder.writable and self._executor.processes == 1:
             return
+        metadata |= {"data": self.data_before(step), "max_length": self._train.max_length}
+
+        def state() -> Parts:
+            parts = self._executor.state()
+            metadata[SPENT] = self._time_spent.seconds()  # with those of the copy
+            return parts
+
         with self._time_spent.on(CHECKPOINT):
-            data_metadata = {
-                "data": self.data_before(step),
-                "max_length": self._train.max_length,
-                SPENT: self._time_spent.seconds(),
-            }
-            self._background.save(step, self._executor.state, metadata=data_metadata | metadata)
+            self._background.save(step, state, metadata=metadata)
 
     def save_if_best(self, step: int, validation_loss: float) -> None:
         """Saves the state after `step` updates if its validation loss is the lowest so far."""
