@@ -1,4 +1,4 @@
-"""Measures what `fit --track` costs: steps after a record that a tracker gets, against steps after one that it does not.
+"""Measures what `fit --track` costs: steps after a record that a tracker gets, against those after others.
 
     trainer/.venv/bin/python benchmarks/trackers.py --folder FOLDER --data DATASET/train [--steps 400]
 

@@ -105,6 +105,15 @@ def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:300]}"
 
 
+_NO_REPORTS = {
+    "DO_NOT_TRACK": "true",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "WANDB_ERROR_REPORTING": "false",
+}
+"""Variables that keep libraries from reporting their use to their makers."""
+
+
 def _track(name: str, messages: Iterator[dict[str, Any]], replies: _Replies) -> None:
     record = Record(**next(messages))
     try:
@@ -139,6 +148,7 @@ def main(name: str, seconds_alone: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     os.nice(10)  # the program's work comes first
+    os.environ.update({name: os.environ.get(name, value) for name, value in _NO_REPORTS.items()})
     messages, replies = os.fdopen(os.dup(0), "rb"), _Replies(os.dup(1))
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in range(3):  # libraries print, and may even ask

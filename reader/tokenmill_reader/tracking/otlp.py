@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.sdk.metrics import MeterProvider
@@ -10,6 +11,9 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricExportR
 from opentelemetry.sdk.resources import Resource
 
 from tokenmill_reader.tracking.trackers import Record
+
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_.-]")
+_MOST_CHARACTERS = 245
 
 
 class OtlpRecord:
@@ -32,7 +36,7 @@ class OtlpRecord:
 
     def log(self, step: int, figures: dict[str, float]) -> None:
         for name, value in ({"step": step} | figures).items():
-            name = f"tokenmill.{name.replace('/', '.')}"
+            name = "tokenmill." + _NOT_IN_NAMES.sub("_", name.replace("/", "."))[:_MOST_CHARACTERS]
             if name not in self._gauges:
                 self._gauges[name] = self._meter.create_gauge(name)
             self._gauges[name].set(value)
