@@ -8,6 +8,7 @@
 # make test-export      compare exported models in PyTorch and transformers 5 (in a separate environment)
 # make test-transformers  test tokenizers with transformers 4.57 and 5 (in separate environments)
 # make test-adapters    run the reader's adapters with PyTorch, Grain, JAX and datasets (in a separate environment)
+# make test-trackers    run the trackers with their libraries (in a separate environment)
 # make test-tpu-check   run the tests that need the TPU compiler: half an hour of a core (in a separate environment)
 # make compile-check CONFIG=… TOPOLOGY=v5e:2x4   compile a training step for a TPU, without one: does it fit, at what cost?
 # make kernels          compile the TPU kernels to bytecode
@@ -38,6 +39,7 @@ TRAINER := trainer/.venv/bin/python
 UV := .venv/bin/uv
 EXPORT := trainer/.venv-export/bin/python
 ADAPTERS := reader/.venv-adapters/bin/python
+TRACKERS := reader/.venv-trackers/bin/python
 # PyPI's torch for Linux is a CUDA build of gigabytes. This index has the CPU build.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 TPU_CHECK := trainer/.venv-tpu-check/bin/python
@@ -51,7 +53,7 @@ OPTIONS ?=
 WIDE ?= none
 PYTEST = -m pytest -n auto --dist loadfile --wide $(WIDE)
 
-.PHONY: setup demo demo-chat test test-all test-wide test-pipeline test-trainer fuzz test-export test-transformers test-adapters test-tpu-check test-engines setup-engines-quick test-engines-quick test-jobset test-images test-cloud-build compile-check kernels release test-wheels build-wheels docs docs-options lint lock clean
+.PHONY: setup demo demo-chat test test-all test-wide test-pipeline test-trainer fuzz test-export test-transformers test-adapters test-trackers test-tpu-check test-engines setup-engines-quick test-engines-quick test-jobset test-images test-cloud-build compile-check kernels release test-wheels build-wheels docs docs-options lint lock clean
 
 setup: .venv/.ready trainer/.venv/.ready
 
@@ -155,6 +157,15 @@ reader/.venv-adapters/.ready: $(UV) reader/requirements-adapters.lock reader/pyp
 
 test-adapters: setup reader/.venv-adapters/.ready
 	PIPELINE_PYTHON=$(PIPELINE) PYTHONPATH=. $(ADAPTERS) -m pytest tests/tokenmill_reader_adapters
+
+reader/.venv-trackers/.ready: $(UV) reader/requirements-trackers.lock reader/pyproject.toml
+	$(UV) venv --quiet --allow-existing --python $(PIPELINE) reader/.venv-trackers
+	$(UV) pip install --quiet --python $(TRACKERS) --require-hashes -r reader/requirements-trackers.lock
+	$(UV) pip install --quiet --python $(TRACKERS) --no-deps -e reader
+	@touch $@
+
+test-trackers: reader/.venv-trackers/.ready
+	PYTHONPATH=. $(TRACKERS) -m pytest tests/tokenmill_reader_trackers
 
 test-tpu-check: trainer/.venv-tpu-check/.ready
 	$(TPU_CHECK) -m pytest tests/tpu_check
@@ -272,10 +283,11 @@ lock: $(UV)
 	# Resolved for macOS, where torch needs no CUDA packages; the other packages are the same on Linux.
 	MACOSX_DEPLOYMENT_TARGET=14.0 $(UV) --directory reader $(LOCK) --python-version 3.11 --python-platform aarch64-apple-darwin \
 	  requirements-adapters.in -o requirements-adapters.lock
+	printf 'hypothesis\npytest\n' | $(UV) --directory reader $(LOCK) $(ANY_PYTHON) pyproject.toml - --extra wandb --extra mlflow --extra trackio --extra otlp -o requirements-trackers.lock
 	# No hashes, because torch's files differ.
 	MACOSX_DEPLOYMENT_TARGET=14.0 $(UV) --directory trainer $(LOCK) --python-version 3.11 --no-generate-hashes \
 	  --python-platform aarch64-apple-darwin pyproject.toml --extra dev requirements-export.in -c requirements-dev.lock \
 	  -o requirements-export.lock
 
 clean:
-	rm -rf .venv .venv-docs .venv-transformers .venv-release build dist wheels trainer/.venv trainer/.venv-export trainer/.venv-tpu-check reader/.venv-adapters .engines demo-output
+	rm -rf .venv .venv-docs .venv-transformers .venv-release build dist wheels trainer/.venv trainer/.venv-export trainer/.venv-tpu-check reader/.venv-adapters reader/.venv-trackers .engines demo-output

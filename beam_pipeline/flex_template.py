@@ -40,7 +40,7 @@ _PATTERNS = {
 }
 _GCS_FOLDERS = {"output": "GCS_WRITE_FOLDER", "dataset_cache": "GCS_WRITE_FOLDER"}
 # A template's launcher neither runs the pipeline nor waits for it: it only describes the job to Dataflow.
-_OMITTED = ("estimate", "prices", "skip_memory_check", "wait", "json", "quiet")
+_OMITTED = ("estimate", "prices", "skip_memory_check", "wait", "track", "json", "quiet")
 
 
 def metadata() -> dict:

@@ -26,6 +26,7 @@ from beam_pipeline.options.option_values import (
 from beam_pipeline.support.errors import UsageError
 from tokenmill_reader.format.limits import MOST_RECORDS, MOST_SHARDS, MOST_TOKENS_PER_ROW, SEEDS
 from tokenmill_reader.format.names import DOCUMENT_FORMATS, ROW_FORMATS
+from tokenmill_reader.tracking import NAMES, names_of
 
 _SHARD_SIZE = 5000
 _SHARD_BYTES = 256 << 20
@@ -188,6 +189,9 @@ class PrepareConfig(DedupConfig):
     wait: bool = option(False, affects_bytes=False, default_text="return when the job is submitted")
     """Dataflow: follow the job to its end, show its messages and counters, and cancel it on Ctrl-C or SIGTERM. Other
     runners are always waited for."""
+    track: str | None = option(None, metavar="NAME,…", affects_bytes=False)
+    """Trackers that get the progress on this machine and the dataset's figures: wandb, mlflow, trackio, otlp. Each is
+    an extra of tokenmill-reader."""
     console: ConsoleConfig = option(ConsoleConfig())
 
     @classmethod
@@ -228,6 +232,10 @@ class PrepareConfig(DedupConfig):
             raise UsageError(
                 f"--dry_run with --{others[0]}: a dry run makes no dataset; use "
                 "only one of them, and for a dry run an --output of its own"
+            )
+        if not set(names_of(self.track)) <= set(NAMES):
+            raise UsageError(
+                f"--track {self.track}: must be some of {', '.join(NAMES)}, with commas between them"
             )
         allowed = DOCUMENT_FORMATS if self.packing == "none" else ROW_FORMATS
         if self.output_format not in allowed:

@@ -106,12 +106,19 @@ class Launch:
                 _log.warning("the job failed after it had finished the dataset: %s", error)
 
     @contextlib.contextmanager
-    def progress(self, stages: list[tuple[str, str, float]], total: int) -> Iterator[Address | None]:
+    def progress(
+        self,
+        stages: list[tuple[str, str, float]],
+        total: int,
+        *,
+        observe: Callable[[dict[str, float]], None] | None = None,
+    ) -> Iterator[Address | None]:
         """Shows the progress of a local run.
 
         Args:
             stages: See `ProgressDisplay`.
             total: The total of the first stage.
+            observe: See `ProgressDisplay`.
 
         Yields:
             The address that workers report to. None if another runner, with a display of its own, runs the pipeline.
@@ -119,7 +126,7 @@ class Launch:
         if not beam_options.runs_here(self.options):
             yield None
             return
-        with ProgressDisplay(stages, total) as display:
+        with ProgressDisplay(stages, total, observe=observe) as display:
             yield display.address
 
     def run(

@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TextIO, TypeVar
 
@@ -28,6 +28,7 @@ NAMESPACES = ("prepare", "annotate", "convert", "train-tokenizer")
 """The namespaces of this program's counters in Beam."""
 
 _SECONDS_BETWEEN_LINES = 10
+_SECONDS_BETWEEN_OBSERVATIONS = 10
 _BAR = "{desc:<9} {percentage:3.0f}%|{bar:30}| {n:,.0f}/{total:,.0f}{unit} [{elapsed}<{remaining}, {rate_noinv_fmt}]"
 _BAR_WITH_TENTHS = _BAR.replace(",.0f", ",.1f")
 _MAX_WITH_TENTHS = 10  # of fewer large units, such as MB, tenths are shown
@@ -96,6 +97,7 @@ class ProgressDisplay:
         total: The total of the first stage. The reports of each stage add to the total of the next.
         stream: Where to write; stderr by default.
         delay: Seconds before anything is shown.
+        observe: Called every 10 seconds, and at the end, with stage and unit → amount done.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class ProgressDisplay:
         stream: TextIO | None = None,
         *,
         delay: float = 0.0,
+        observe: Callable[[dict[str, float]], None] | None = None,
     ):
         self._stages = stages
         self._total = {stages[0][0]: total}
@@ -115,6 +118,8 @@ class ProgressDisplay:
         self._bar = None
         self._shown_stage = ""
         self._last_line = 0.0
+        self._observe = observe
+        self._last_observation = self._start_time
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         self._socket.bind(("127.0.0.1", 0))
@@ -140,6 +145,15 @@ class ProgressDisplay:
         self._socket.close()
         if self._bar is not None:
             self._bar.close()
+        if self._observe is not None:
+            self._observe(self._amounts())
+
+    def _amounts(self) -> dict[str, float]:
+        return {
+            f"{name}_{unit}": self._done[name] / scale
+            for name, unit, scale in self._stages
+            if name in self._done
+        }
 
     def _listen(self) -> None:
         while (message := json.loads(self._socket.recv(512))) is not None:
@@ -151,6 +165,11 @@ class ProgressDisplay:
                 self._total[next_stage] = self._total.get(next_stage, 0) + for_next_stage
             if done:
                 self._draw(stage)
+            if self._observe is not None:
+                now = time.monotonic()
+                if now - self._last_observation >= _SECONDS_BETWEEN_OBSERVATIONS:
+                    self._last_observation = now
+                    self._observe(self._amounts())
 
     def _draw(self, stage: str) -> None:
         _, unit, scale = next(entry for entry in self._stages if entry[0] == stage)

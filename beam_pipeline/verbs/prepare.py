@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from beam_pipeline.verbs.estimate_lines import describe_estimate
 from beam_pipeline.verbs.report import write_report
 from beam_pipeline.verbs.results import Estimate, PreparedDataset, read_summary
 from beam_pipeline.verbs.summary import print_summary
+from beam_pipeline.verbs.tracking import TrackedPreparation, check_trackers, tracked
 from tokenmill_reader.console.elapsed import elapsed
 from tokenmill_reader.format.names import INPUTS, REPORT, TOKENIZER, TRANSFORM_FN
 
@@ -74,6 +76,7 @@ def prepare(config: PrepareConfig, beam_args: Sequence[str]) -> PreparedDataset:
     """
     began = time.monotonic()
     launch = launching.begin("prepare", beam_args, config.output)
+    check_trackers(config, launch)
     output = launch.output
     checked = check_run(config, launch)
     fingerprint = checked.fingerprint()
@@ -83,19 +86,24 @@ def prepare(config: PrepareConfig, beam_args: Sequence[str]) -> PreparedDataset:
     is_done, units = True, len(checked.planned.units)
     if config.dry_run:
         output_folder.refuse_dataset(output)
-    with launch.claim(config, config.split_names, fingerprint, num_units=units) as held:
+    with contextlib.ExitStack() as records:
+        with launch.claim(config, config.split_names, fingerprint, num_units=units) as held:
+            if held is not None:
+                record = records.enter_context(tracked(config, output, fingerprint))
+                is_done = _make(launch, held, checked, record)
+        if not is_done:
+            return PreparedDataset(output=output, finished=False)
+        if config.dry_run:
+            return read_dry_run(output)
+        seconds = None if held is None else time.monotonic() - began
+        analysis: dict[str, Lengths] = {}
+        if any(_missing_views(config, output)):
+            with launch.hold(filesystem.join(output, STAGING), fingerprint):
+                analysis = _add_views(config, output)
+        prepared = read_summary(output, config.split_names, seconds, analysis=analysis)
         if held is not None:
-            is_done = _make(launch, held, checked)
-    if not is_done:
-        return PreparedDataset(output=output, finished=False)
-    if config.dry_run:
-        return read_dry_run(output)
-    seconds = None if held is None else time.monotonic() - began
-    analysis: dict[str, Lengths] = {}
-    if any(_missing_views(config, output)):
-        with launch.hold(filesystem.join(output, STAGING), fingerprint):
-            analysis = _add_views(config, output)
-    return read_summary(output, config.split_names, seconds, analysis=analysis)
+            record.totals(prepared)
+        return prepared
 
 
 def estimate_run(config: PrepareConfig, beam_args: Sequence[str]) -> Estimate:
@@ -119,12 +127,14 @@ def estimate_run(config: PrepareConfig, beam_args: Sequence[str]) -> Estimate:
         )
 
 
-def _make(launch: Launch, held: Lock, checked: CheckedRun) -> bool:
+def _make(launch: Launch, held: Lock, checked: CheckedRun, record: TrackedPreparation) -> bool:
     """Runs the pipeline. Returns False if its job was only submitted, True if the dataset is finished."""
     config, tokenizer, planned = checked.config, checked.tokenizer, checked.planned
     written = "documents" if config.packing == "none" else "rows"
     stages = [("tokenize", "MB", 1e6), ("write", written, 1.0)]
-    with launch.progress([("read", "MB", 1e6)] if config.dry_run else stages, planned.bytes) as address:
+    if config.dry_run:
+        stages = [("read", "MB", 1e6)]
+    with launch.progress(stages, planned.bytes, observe=record.progress) as address:
         job = Job(
             config=config,
             output=launch.output,

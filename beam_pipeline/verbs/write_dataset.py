@@ -41,7 +41,7 @@ from tokenmill_reader.format.manifest import fingerprint_of
 from tokenmill_reader.format.names import INPUTS, MANIFEST, TOKENIZER
 
 _REFUSED = (
-    *("input", "estimate", "prices", "resume", "wait", "analyze", "skip_memory_check"),
+    *("input", "estimate", "prices", "resume", "wait", "analyze", "skip_memory_check", "track"),
     *("loss_on", "chat_template", "chat_date", "overlong"),
 )
 

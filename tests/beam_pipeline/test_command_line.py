@@ -160,7 +160,7 @@ def test_the_reference_page_tells_which_options_belong_to_the_fingerprint() -> N
     assert len(rows) == len(options_of(PrepareConfig))
     without = {"dataset_cache", "max_bad_ratio", "engine", "output", "analyze", "overwrite", "resume", "wait"}
     without |= {"language_model", "url_block_list", "attributes", "restore"}  # their content has an influence
-    without |= {"chat_template", "estimate", "prices", "skip_memory_check", "json", "quiet"}
+    without |= {"chat_template", "estimate", "prices", "skip_memory_check", "json", "quiet", "track"}
     without |= {"decontaminate", "dry_run"}  # the content of the benchmarks does belong to it
     assert {name.removeprefix("--") for name, mark in rows.items() if not mark} == without
 

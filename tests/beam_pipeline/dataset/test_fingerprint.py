@@ -27,7 +27,7 @@ from beam_pipeline.verbs import checked_run
 # Options that specify where things are, how the run goes, or when it fails. The list of inputs stands for `input`, the
 # tokenizer's content for `tokenizer`, and `splits` for `split`.
 NO_INFLUENCE = {"tokenizer", "split", "output", "max_bad_ratio", "engine", "analyze", "overwrite", "resume"}
-NO_INFLUENCE |= {"estimate", "prices", "skip_memory_check", "wait", "dry_run"}
+NO_INFLUENCE |= {"estimate", "prices", "skip_memory_check", "wait", "dry_run", "track"}
 NO_INFLUENCE |= {"chat_template"}  # its content is in the description of the tokenizer
 OF_CONVERSATIONS = ("loss_on", "chat_date", "overlong")
 NO_INFLUENCE_OF_INPUT = {"input", "seed"}  # the seed is the run's
@@ -38,6 +38,7 @@ OTHER = {
     "input": ("other",),
     "output_format": "parquet",
     "dedup_keep": "longest",
+    "track": "otlp",
     "curation": CurationConfig(keep_columns=("url",)),
 }
 

@@ -8,7 +8,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.fake_tracker import FakeTracker
 from tests.tpu_trainer.small_runs import learnt, metrics
+from tokenmill_reader.tracking import trackers
 from tpu_trainer.config import DataConfig, FitConfig, TrainConfig
 from tpu_trainer.data.batches import DatasetFunction, RowStream
 from tpu_trainer.data.dataset import open_split
@@ -28,6 +30,7 @@ from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.runs.loss_picture import LossPicture
 from tpu_trainer.runs.parts import Parts, StoredArray, whole_parts
 from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.runs.time_spent import KINDS, TimeSpent
 from tpu_trainer.step.results import NonFinite, RunningSums
 from tpu_trainer.support.errors import DivergedError, InterruptedRun, UsageError
 from tpu_trainer.training import run as run_module
@@ -116,6 +119,8 @@ def run_of(
     tokenizer: Path | None = None,
     speed: Speed | None = None,
     splits: dict[str, str] | None = None,
+    track: str | None = None,
+    time_spent: TimeSpent | None = None,
     **train: Any,
 ) -> tuple[Run, NumpyExecutor]:
     defaults = {"log_every": 5, "evaluate_every": 6, "checkpoint_every": 7, "keep_checkpoints": 9}
@@ -126,6 +131,7 @@ def run_of(
             train=str(dataset / "train"), tokenizer=None if tokenizer is None else str(tokenizer)
         ),
         strict=strict,
+        track=track,
         train=TrainConfig(batch_size=ROWS, tensorboard=False, **options),
     )
     data = open_mixture({str(dataset / "train"): None})
@@ -146,6 +152,7 @@ def run_of(
         },
         baselines={},
         model=ModelFigures(parameters=3, flops_per_row=1.0, peak_flops=None, speed=speed),
+        time_spent=time_spent,
     )
     return run, executor
 
@@ -404,3 +411,83 @@ def test_a_step_that_diverges_ends_the_run_before_anything_is_saved(
     with pytest.raises(DivergedError, match="step 9: loss nan"):
         other_run.train()
     assert not (tmp_path / "other").exists()
+
+
+class TimedExecutor(NumpyExecutor):
+    """Takes 30 s for the first call, 2 s for others, half a second of which are waits for rows, and so on."""
+
+    def __init__(self, *, killed_in: int | None = None) -> None:
+        super().__init__()
+        self.seconds = 100.0
+        self._killed_in = killed_in
+
+    def clock(self) -> float:
+        return self.seconds
+
+    def train(self, batches: Iterator[Any], steps: range) -> StepOutput:
+        if steps.stop == self._killed_in:
+            raise KeyboardInterrupt
+        self.seconds += 2 if self.calls else 30
+        super().train(batches, steps)
+        return StepOutput(0.5)
+
+    def evaluate(self, batch: Any) -> BatchSums:
+        self.seconds += 1
+        return super().evaluate(batch)
+
+    def state(self) -> Parts:
+        self.seconds += 3
+        return super().state()
+
+
+def test_the_time_of_a_run_is_divided_over_its_processes(
+    dataset: Path, vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    def timed_run(executor: TimedExecutor) -> Run:
+        spent = TimeSpent(executor.clock)
+        executor.seconds += 7
+        return run_of(dataset, vocabulary, tmp_path, executor, time_spent=spent)[0]
+
+    with pytest.raises(KeyboardInterrupt):
+        timed_run(TimedExecutor(killed_in=17)).train()
+    batches = -(-len(open_split(str(dataset / "validation"))) // ROWS)
+    # Steps 2 to 15; evaluations after 6 and 12; checkpoints after 6, 7, 12 and 14.
+    known = {"start": 7, "compile": 30, "input": 7, "step": 21, "checkpoint": 12, "evaluation": 2 * batches}
+    assert metrics(tmp_path)[-1]["spent_seconds"] == dict.fromkeys(KINDS, 0) | known
+    summary = timed_run(TimedExecutor()).train()
+    # Step 15 is lost, and is the first of the second process. 18 has an evaluation and a checkpoint; 20 has two copies.
+    expected = {"start": 14, "compile": 60, "input": 7, "step": 29, "checkpoint": 21}
+    expected |= {"evaluation": 4 * batches, "other": 0, "lost": 2}
+    assert summary["spent_seconds"] == expected
+    assert summary["goodput"] == pytest.approx(29 / sum(expected.values()), abs=1e-4)
+
+
+def test_a_tracker_that_hangs_changes_nothing(
+    dataset: Path, vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trackers, "SECONDS_TO_FINISH", 0.1)
+    monkeypatch.setattr(trackers, "SECONDS_ALONE", 1)
+    FakeTracker(tmp_path, monkeypatch).write("time.sleep(9999)")
+    plain, executor = run_of(dataset, vocabulary, tmp_path / "plain", NumpyExecutor())
+    plain.train()
+    tracked, tracked_executor = run_of(
+        dataset, vocabulary, tmp_path / "tracked", NumpyExecutor(), track="trackio"
+    )
+    tracked.train()
+    assert learnt(metrics(tmp_path / "tracked")) == learnt(metrics(tmp_path / "plain"))
+    np.testing.assert_array_equal(tracked_executor.values["weights"], executor.values["weights"])
+
+
+def test_a_tracker_gets_the_records_of_a_run_that_was_interrupted(
+    dataset: Path, vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeTracker(tmp_path, monkeypatch)
+    for executor in (TimedExecutor(killed_in=17), NumpyExecutor()):
+        run, _ = run_of(dataset, vocabulary, tmp_path / "run", executor, track="trackio")
+        with suppress(KeyboardInterrupt):
+            run.train()
+    calls = fake.calls()
+    names = {call[1] for call in calls if call[0] == "init"}
+    assert len(names) == 1
+    steps = [call[1] for call in calls if call[0] == "log"]
+    assert steps == [record["step"] for record in metrics(tmp_path / "run")]

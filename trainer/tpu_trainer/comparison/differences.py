@@ -12,7 +12,7 @@ from tpu_trainer.comparison.compared_run import ComparedRun
 
 ABSENT = "–"
 _NOT_COMPARED = (
-    *("--output_dir", "--hub_model_id", "--hub_private", "--strict"),
+    *("--output_dir", "--hub_model_id", "--hub_private", "--strict", "--track"),
     *("--data.train", "--data.validation", "--data.tokenizer", "--data.fingerprint"),
 )
 """Options that say nothing of the model, and paths of the data, which has a table of its own."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from tokenmill_reader.tracking import NAMES, names_of
 from tpu_trainer.config.data import DataConfig
 from tpu_trainer.config.devices import TpuConfig, TrainingStrategyName
 from tpu_trainer.config.mesh import MeshConfig, check_mesh
@@ -47,6 +48,9 @@ class FitConfig:
     checkpoints, and at the end. Log in first (`hf auth login`, or HF_TOKEN). null: none."""
     hub_private: bool = False
     """Make the repository private if it does not exist yet."""
+    track: str | None = None
+    """Trackers that also get the figures, such as wandb,mlflow: wandb, mlflow, trackio or otlp. Each is an extra of
+    tokenmill-reader (docs/training.md#trackers). null: none."""
     strict: bool = False
     """End with an error if a checkpoint is damaged, instead of continuing from the newest one that is whole."""
     seed: int = 0
@@ -66,6 +70,12 @@ class FitConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self, seed=SEED)
+        require(
+            set(names_of(self.track)) <= set(NAMES),
+            "track",
+            self.track,
+            f"must be some of {', '.join(NAMES)}, with commas between them",
+        )
         check_mesh(self.mesh, self.training_strategy)
         require(
             not self.data.choices or self.objective == "clm",

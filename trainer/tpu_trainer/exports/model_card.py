@@ -14,7 +14,17 @@ from tpu_trainer.runs.run_folder import RunFolder
 _TASKS = {"mlm": "fill-mask", "clm": "text-generation"}
 _METRICS = ("loss", "perplexity", "accuracy", "bits_per_byte")
 # Paths and names of machines, and values that the card shows elsewhere.
-_NOT_SHOWN = ("output_dir", "data", "profile", "strategy", "mesh", "tpu", "hub_model_id", "hub_private")
+_NOT_SHOWN = (
+    "output_dir",
+    "data",
+    "profile",
+    "strategy",
+    "mesh",
+    "tpu",
+    "hub_model_id",
+    "hub_private",
+    "track",
+)
 
 
 def model_card(

@@ -1,4 +1,4 @@
-"""The log of a run: every record goes to metrics.jsonl and to TensorBoard.
+"""The log of a run: every record goes to metrics.jsonl, to TensorBoard and to trackers.
 
 A full disk does not end training: records that cannot be written are kept and written later.
 """
@@ -7,28 +7,57 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import tensorflow as tf
 
 from tpu_trainer.runs.checkpoint import WriteErrors
 from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.runs.time_spent import TimeSpent, goodput
+from tpu_trainer.runs.tracked import TrackedRun
 from tpu_trainer.support import files
 
 _log = logging.getLogger(__name__)
+
+SPENT = "spent_seconds"
+"""The name of a record's, checkpoint's and summary's seconds by kind."""
 
 
 class MetricsLog:
     """The records of a run, in order; each has a step."""
 
-    def __init__(self, folder: RunFolder, *, last_step: int, tensorboard: bool) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        *,
+        last_step: int,
+        tensorboard: bool,
+        time_spent: TimeSpent | None = None,
+        saved_seconds: Mapping[str, float] = MappingProxyType({}),
+        trackers: Callable[[list[dict[str, Any]]], TrackedRun | None] = lambda records: None,
+    ) -> None:
         """Continues the log in `folder` after `last_step`. Removes later records: their steps will be repeated.
+
+        Args:
+            folder: The run's.
+            last_step: The updates that training continues after.
+            tensorboard: Whether TensorBoard gets the records.
+            time_spent: Continued here; every record gets its seconds.
+            saved_seconds: The seconds at the checkpoint that training continues from.
+            trackers: All earlier records → the trackers that get the records.
 
         Raises:
             UsageError: If the log there is damaged.
         """
         self._folder = folder
-        self.records = [record for record in folder.metrics() if record["step"] <= last_step]
+        earlier_records = folder.metrics()
+        self.records = [record for record in earlier_records if record["step"] <= last_step]
+        self._time_spent = time_spent
+        if time_spent is not None:
+            self._continue_time(earlier_records, saved_seconds)
+        self._trackers = trackers(earlier_records) if folder.writable else None
         self._is_complete = False
         """Whether the file has all records except a new one."""
         self._tensorboard: _TensorBoard | None = None
@@ -40,6 +69,8 @@ class MetricsLog:
 
     def append(self, record: dict[str, Any]) -> None:
         """Adds a record. An evaluation replaces an earlier one of the same step."""
+        if self._time_spent is not None:
+            record = record | {SPENT: self._time_spent.seconds()}
         if (
             "eval" in record
             and (
@@ -63,6 +94,23 @@ class MetricsLog:
         if self._tensorboard is not None:
             self._try_tensorboard(self._tensorboard.close)
 
+    def finish_trackers(self, *, succeeded: bool) -> None:
+        """Ends the records of trackers, which show whether the run `succeeded`. Takes some seconds at most."""
+        if self._trackers is not None:
+            self._trackers.finish(succeeded=succeeded)
+
+    def _continue_time(self, earlier: list[dict[str, Any]], saved: Mapping[str, float]) -> None:
+        """Adds the time of earlier processes, and keeps it in the last record, should this one log none."""
+
+        def latest(candidates: Iterable[Mapping[str, float]]) -> Mapping[str, float]:
+            return max(candidates, key=lambda seconds: sum(seconds.values()), default={})
+
+        last = latest([saved, *(record[SPENT] for record in earlier if SPENT in record)])
+        saved = latest([saved, *(record[SPENT] for record in self.records if SPENT in record)])
+        self._time_spent.continue_from(saved, last)
+        if last and self.records:
+            self.records[-1] = self.records[-1] | {SPENT: self._time_spent.earlier_seconds()}
+
     def _write(self) -> None:
         if not self._folder.writable:
             return
@@ -81,6 +129,8 @@ class MetricsLog:
     def _show(self, record: dict[str, Any]) -> None:
         if self._tensorboard is not None:
             self._try_tensorboard(lambda: self._tensorboard.write(record))
+        if self._trackers is not None:
+            self._trackers.show(record, _flat(record))
 
     def _open_tensorboard(self) -> None:
         self._tensorboard = _TensorBoard(self._folder.tensorboard)
@@ -115,7 +165,7 @@ class _TensorBoard:
 
 
 def _flat(record: dict[str, Any]) -> dict[str, float]:
-    """Returns TensorBoard name → number: train/loss, eval/loss or eval/<split>/loss, …"""
+    """Returns name in TensorBoard and trackers → number: train/loss, eval/loss or eval/<split>/loss, …"""
     figures = {}
     for name, value in record.items():
         if name == "eval":
@@ -137,6 +187,10 @@ def _flat(record: dict[str, Any]) -> dict[str, float]:
                 for source, numbers in value.items()
                 for key, number in numbers.items()
             }
+        elif name == SPENT:
+            figures |= {f"seconds/{kind}": seconds for kind, seconds in value.items()}
+            if (share := goodput(value)) is not None:
+                figures["seconds/goodput"] = share
         elif name != "step" and isinstance(value, int | float):
             figures[f"train/{name}"] = value
     return figures

@@ -7,6 +7,7 @@ metrics.jsonl    a line per logged step
 checkpoints/     see checkpoint.py
 tensorboard/     the same figures, and profiles
 loss.svg         a chart of the losses
+trackers.json    with --track: the id of the run's records, and the trackers that have one
 failure.json     written if the loss or gradient is not finite: the step and its records
 summary.json     written last, when training has ended
 launch/          how the containers of `launch` ended; may exist before the run does
@@ -16,6 +17,7 @@ run.lock         while a `fit` writes there, or after one was killed; see run_lo
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +33,7 @@ _BEFORE_A_RUN = (LAUNCH_FOLDER, run_lock.NAME, "config.yaml.tmp")
 
 # These can change when a run continues: they do not affect what a step computes.
 _CHANGEABLE = {
-    *("--output_dir", "--strategy", "--hub_model_id", "--hub_private", "--strict"),
+    *("--output_dir", "--strategy", "--hub_model_id", "--hub_private", "--strict", "--track"),
     *("--data.train", "--data.stages", "--data.validation", "--data.choices", "--data.tokenizer"),
     *("--data.fingerprint", "--profile.steps", "--train.steps", "--train.steps_per_execution"),
     *("--train.evaluation_batch_size", "--train.log_every", "--train.evaluate_every"),
@@ -69,6 +71,7 @@ class RunFolder:
         self.loss_picture = files.join(path, "loss.svg")
         self.failure = files.join(path, "failure.json")
         self._summary = files.join(path, "summary.json")
+        self._trackers = files.join(path, "trackers.json")
 
     def config(self) -> FitConfig:
         """Reads the run's configuration.
@@ -186,6 +189,29 @@ class RunFolder:
     def write_summary(self, summary: dict[str, Any]) -> None:
         if self.writable:
             files.write_text(self._summary, json.dumps(summary, indent=1) + "\n")
+
+    def trackers(self) -> dict[str, Any] | None:
+        """Reads trackers.json; None if there is none.
+
+        Raises:
+            UsageError: If the file is damaged.
+        """
+        if not files.is_file(self._trackers):
+            return None
+        return _parse(
+            files.read_bytes(self._trackers),
+            place=self._trackers,
+            valid=lambda value: (
+                isinstance(value, dict)
+                and re.fullmatch(r"[\w-]+", str(value.get("id"))) is not None
+                and isinstance(value.get("trackers"), list)
+            ),
+            remedy="remove it; the trackers then begin new records",
+        )
+
+    def write_trackers(self, content: dict[str, Any]) -> None:
+        """Writes trackers.json: `id`, and the names of the `trackers`."""
+        files.write_text(self._trackers, json.dumps(content) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
         """Reads the records of metrics.jsonl.

@@ -25,7 +25,8 @@ from tpu_trainer.devices.executor import StepExecutor, check_batch_size
 from tpu_trainer.network.objectives import BatchSums
 from tpu_trainer.runs.loss_picture import LossPicture
 from tpu_trainer.runs.metrics import MetricsLog
-from tpu_trainer.training.progress import Stopwatch, passes
+from tpu_trainer.runs.time_spent import EVALUATION, TimeSpent
+from tpu_trainer.training.progress import passes
 from tpu_trainer.training.saving import Saver
 
 _log = logging.getLogger(__name__)
@@ -210,7 +211,7 @@ class Validation:
         log: MetricsLog,
         picture: LossPicture,
         saver: Saver,
-        stopwatch: Stopwatch,
+        time_spent: TimeSpent,
     ) -> None:
         self._evaluators = evaluators
         self._choices = choices
@@ -218,7 +219,7 @@ class Validation:
         self._log = log
         self._picture = picture
         self._saver = saver
-        self._stopwatch = stopwatch
+        self._time_spent = time_spent
 
     def resume(self, first_step: int, *, stop: Callable[[], bool]) -> None:
         """Evaluates the weights after `first_step` updates if an earlier process was to, but was interrupted in it."""
@@ -242,7 +243,7 @@ class Validation:
 
     def run(self, step: int, *, stop: Callable[[], bool]) -> Evaluations | None:
         """Evaluates the weights after `step` updates; returns None if `stop` returned True."""
-        with self._stopwatch.paused():
+        with self._time_spent.on(EVALUATION):
             figures = evaluate_all(self._evaluators, self._choices, stop=stop)
             if figures is None:
                 return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from tokenmill_reader.console.terminal import shows_bars
 from tpu_trainer.config import TrainConfig
 from tpu_trainer.devices.executor import StepExecutor, StepOutput
 from tpu_trainer.runs.metrics import MetricsLog
+from tpu_trainer.runs.time_spent import COMPILE, INPUT, OTHER, STEP, TimeSpent
 from tpu_trainer.training.expected_time import Speed
 from tpu_trainer.training.sources import SourceFigures
 
@@ -42,33 +42,6 @@ class ModelFigures:
     """The speed to expect; None if unknown."""
 
 
-class Stopwatch:
-    """Measures the seconds of training, without compilation and the work between steps."""
-
-    def __init__(self) -> None:
-        self._start: float | None = None
-        self._sum = 0.0
-
-    def start(self) -> None:
-        """Starts counting."""
-        self._start = time.perf_counter()
-
-    def seconds(self) -> float:
-        """Returns the seconds counted so far."""
-        return self._sum + (0.0 if self._start is None else time.perf_counter() - self._start)
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Does not count the time in this context."""
-        running = self._start is not None
-        self._sum, self._start = self.seconds(), None
-        try:
-            yield
-        finally:
-            if running:
-                self.start()
-
-
 class ProgressLog:
     """Logs a record after step 1, every `log_every` steps and the last step; shows the progress on stderr."""
 
@@ -81,7 +54,7 @@ class ProgressLog:
         learning_rate: Callable[[int], float],
         model: ModelFigures,
         unigram_entropy: float | None,
-        stopwatch: Stopwatch,
+        time_spent: TimeSpent,
         sources: SourceFigures,
     ) -> None:
         """
@@ -92,7 +65,7 @@ class ProgressLog:
             learning_rate: Step, counted from 0 → learning rate.
             model: For the model FLOPs utilization.
             unigram_entropy: The baseline to show beside the loss, in nats; None: no baseline.
-            stopwatch: Started here after the first step, which compiles.
+            time_spent: Has steps in it after the first call of the executor, which compiles.
             sources: The figures of the data's sources.
         """
         self._log = log
@@ -101,9 +74,9 @@ class ProgressLog:
         self._learning_rate = learning_rate
         self._model = model
         self._baseline = "" if unigram_entropy is None else f" (unigram {unigram_entropy:.3f})"
-        self._stopwatch = stopwatch
+        self._time_spent = time_spent
         self._sources = sources
-        self._timed_from: int | None = None  # updates made when the stopwatch was started
+        self._timed_from: int | None = None  # updates made by the first call's end
         # Converted to floats only for a record: converting a step's output may wait for the device.
         self._waits: list[SupportsFloat] = []
         # At the start of the next record's interval: timed steps, seconds, tokens that were not timed.
@@ -128,7 +101,9 @@ class ProgressLog:
             self._compiling,
         ):
             self._compiling.enter_context(ticking(self._bar))
+            self._time_spent.enter(COMPILE)
             yield
+        self._time_spent.enter(OTHER)
 
     def _compiled(self) -> None:
         """Ends the display of the first call, whose time belongs neither to the rate nor to the time left."""
@@ -147,7 +122,7 @@ class ProgressLog:
         if starts:
             self._compiled()
         self._bar.update(len(steps))
-        with self._stopwatch.paused():
+        with self._time_spent.on(OTHER):
             if starts:
                 # The measured time excludes the step that compiles and any earlier process, so exclude their tokens.
                 self._interval = (0, 0.0, self._executor.sums().tokens)
@@ -157,7 +132,7 @@ class ProgressLog:
             if self.due(steps):
                 self._append(steps.stop)
         if starts:
-            self._stopwatch.start()
+            self._time_spent.enter(STEP)
 
     def _append(self, step: int) -> None:
         sums = self._executor.sums()
@@ -196,7 +171,7 @@ class ProgressLog:
     def _speed(self, step: int, tokens: float) -> dict[str, Any]:
         """Returns the figures of the timed steps in the interval that ends now."""
         steps_before, seconds_before, untimed_tokens = self._interval
-        timed_steps, seconds = step - self._timed_from, self._stopwatch.seconds()
+        timed_steps, seconds = step - self._timed_from, self._time_spent.training_seconds()
         self._interval = (timed_steps, seconds, 0.0)
         steps = timed_steps - steps_before
         if not steps:
@@ -207,6 +182,7 @@ class ProgressLog:
         # Waits are by the machine's clock, which may be set meanwhile.
         waited = min(max(sum(float(wait) for wait in self._waits), 0.0), seconds)
         self._waits = []
+        self._time_spent.move(waited, STEP, INPUT)
         rows_per_second = self._rows(self._timed_from + steps_before, step) / seconds
         figures = {
             "tokens_per_second": round(tokens / seconds),
@@ -220,7 +196,7 @@ class ProgressLog:
         return figures
 
     def _seconds_left(self, step: int) -> float:
-        seconds_per_row = self._stopwatch.seconds() / self._rows(self._timed_from, step)
+        seconds_per_row = self._time_spent.training_seconds() / self._rows(self._timed_from, step)
         return self._rows(step, self._config.steps) * seconds_per_row
 
     def _rows(self, first: int, end: int) -> int:

@@ -19,15 +19,17 @@ from tpu_trainer.data.vocabulary import tokenizer_folder
 from tpu_trainer.devices.executor import StepExecutor
 from tpu_trainer.runs.checkpoint import WriteErrors
 from tpu_trainer.runs.loss_picture import LossPicture
-from tpu_trainer.runs.metrics import MetricsLog
+from tpu_trainer.runs.metrics import SPENT, MetricsLog
 from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.runs.time_spent import TimeSpent, goodput
+from tpu_trainer.runs.tracked import TrackedRun
 from tpu_trainer.step.schedule import schedule_of
 from tpu_trainer.support.errors import InterruptedRun, NotSavedError, UsageError
 from tpu_trainer.training.evaluation import ChoiceEvaluator, Evaluations, Evaluator, Validation
 from tpu_trainer.training.interruption import Interruption
 from tpu_trainer.training.loop import TrainingLoop
 from tpu_trainer.training.profiling import Profiler
-from tpu_trainer.training.progress import ModelFigures, ProgressLog, Stopwatch
+from tpu_trainer.training.progress import ModelFigures, ProgressLog
 from tpu_trainer.training.saving import Saver
 from tpu_trainer.training.sources import SourceFigures
 
@@ -48,11 +50,12 @@ class Run:
         choices: Mapping[str, ChoiceEvaluator] = MappingProxyType({}),
         baselines: Mapping[str, float],
         model: ModelFigures,
+        time_spent: TimeSpent | None = None,
     ) -> None:
         """Loads the newest checkpoint, if there is one, into the executor.
 
         `evaluators` are those of the validation splits, `choices` those of multiple-choice items, `baselines` losses to
-        compare with, in nats; all by name.
+        compare with, in nats; all by name. `time_spent` has the time since the process started, by default from now on.
 
         Raises:
             UsageError: If the checkpoint is from other data or another model or has too many steps, or the folder
@@ -66,9 +69,11 @@ class Run:
         self._choices = choices
         self._baselines = baselines
         self._model = model
-        self._stopwatch = Stopwatch()
+        self._time_spent = time_spent or TimeSpent()
         train = rows.data
-        self._saver = Saver(config, folder=folder, train=train, executor=executor, stopwatch=self._stopwatch)
+        self._saver = Saver(
+            config, folder=folder, train=train, executor=executor, time_spent=self._time_spent
+        )
         self.first_step = self._saver.restore()
         """Updates made before this process."""
         try:
@@ -78,9 +83,16 @@ class Run:
             folder.write_data(
                 describe(train, rows_read, {name: each.split for name, each in evaluators.items()})
             )
+            self._log = MetricsLog(
+                folder,
+                last_step=self.first_step,
+                tensorboard=config.train.tensorboard,
+                time_spent=self._time_spent,
+                saved_seconds=self._saver.saved_seconds(self.first_step),
+                trackers=lambda records: TrackedRun(config, folder, records) if config.track else None,
+            )
         except WriteErrors as error:
             raise UsageError(f"--output_dir is {folder.path!r}: cannot be written ({error})") from error
-        self._log = MetricsLog(folder, last_step=self.first_step, tensorboard=config.train.tensorboard)
         schedule = schedule_of(config)
         self._sources = SourceFigures(rows, records=self._log.records, first_step=self.first_step)
         self._progress = ProgressLog(
@@ -90,7 +102,7 @@ class Run:
             learning_rate=lambda step: float(schedule(tf.constant(step))),
             model=model,
             unigram_entropy=baselines.get("unigram entropy"),
-            stopwatch=self._stopwatch,
+            time_spent=self._time_spent,
             sources=self._sources,
         )
 
@@ -112,6 +124,15 @@ class Run:
 
     def train(self) -> dict[str, Any]:
         """Trains, evaluates, and writes and returns the summary. Raises the exceptions of `train_run`."""
+        succeeded = False
+        try:
+            summary = self._train()
+            succeeded = True
+        finally:
+            self._log.finish_trackers(succeeded=succeeded)  # last, since they may take some seconds
+        return summary
+
+    def _train(self) -> dict[str, Any]:
         steps = self._config.train.steps
         self._check_same_folder()
         self._announce()
@@ -163,7 +184,7 @@ class Run:
             self._executor,
             steps=self._config.profile.range(),
             folder=self._folder.tensorboard,
-            stopwatch=self._stopwatch,
+            time_spent=self._time_spent,
         )
         return TrainingLoop(
             self._config.train,
@@ -192,7 +213,7 @@ class Run:
             log=self._log,
             picture=picture,
             saver=self._saver,
-            stopwatch=self._stopwatch,
+            time_spent=self._time_spent,
         )
 
     def _end_if(self, interrupted: bool) -> None:
@@ -203,7 +224,7 @@ class Run:
 
     def _summary(self, figures: Evaluations | None) -> dict[str, Any]:
         losses = [record["loss"] for record in self._log.records if "loss" in record]
-        tokens = self._progress.tokens
+        tokens, spent = self._progress.tokens, self._time_spent.seconds()
         return {
             "steps": self._config.train.steps,
             "data": self._saver.data_before(self._config.train.steps),
@@ -213,8 +234,10 @@ class Run:
             "skipped_steps": sum(record.get("skipped_steps", 0) for record in self._log.records),
             "unigram_entropy": self._baselines.get("unigram entropy"),
             "eval": None if figures is None else figures.to_json(),
-            "tokens_per_second": round(tokens / self._stopwatch.seconds()) if tokens else None,
+            "tokens_per_second": round(tokens / self._time_spent.training_seconds()) if tokens else None,
             "sources": self._sources.summary(self._config.train.steps),
+            SPENT: spent,
+            "goodput": round(goodput(spent), 4),
         }
 
 
@@ -233,3 +256,7 @@ def _report(summary: dict[str, Any], figures: Evaluations | None, folder: RunFol
     for name, source in (summary["sources"] or {}).items():
         loss = "" if source["final_loss"] is None else f", training loss {source['final_loss']:.3f}"
         _log.info(f"fit: {name}: {source['tokens']:,} tokens, {source['epochs']:.2f} epochs{loss}")
+    shares = ", ".join(
+        f"{kind} {seconds:,.1f}" for kind, seconds in summary[SPENT].items() if seconds >= 0.05
+    )
+    _log.info(f"fit: goodput {summary['goodput']:.1%} of {sum(summary[SPENT].values()):,.1f} s: {shares}")

@@ -14,9 +14,12 @@ from tpu_trainer.devices.executor import StepExecutor
 from tpu_trainer.exports.hub import HubPusher
 from tpu_trainer.runs.background_saver import BackgroundSaver
 from tpu_trainer.runs.checkpoint import Checkpoints
+from tpu_trainer.runs.metrics import SPENT
+from tpu_trainer.runs.parts import Parts
 from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.runs.time_spent import CHECKPOINT, TimeSpent
 from tpu_trainer.support.errors import NotSavedError, UsageError
-from tpu_trainer.training.progress import Stopwatch, passes
+from tpu_trainer.training.progress import passes
 
 _log = logging.getLogger(__name__)
 
@@ -31,11 +34,11 @@ class Saver:
         folder: RunFolder,
         train: Mixture,
         executor: StepExecutor,
-        stopwatch: Stopwatch,
+        time_spent: TimeSpent,
     ) -> None:
         """Saves nothing if this process is alone and `folder` is not writable.
 
-        The stopwatch is paused while the state is copied.
+        The time in which the state is copied, and waits for its file, is that of checkpoints.
 
         Raises:
             UsageError: If all checkpoints in `folder` are damaged or, with --strict, one is.
@@ -44,7 +47,7 @@ class Saver:
         self._folder = folder
         self._train = train
         self._executor = executor
-        self._stopwatch = stopwatch
+        self._time_spent = time_spent
         self.checkpoints = Checkpoints(
             folder.checkpoints, keep=config.train.keep_checkpoints, channel=executor.channel()
         )
@@ -84,6 +87,10 @@ class Saver:
         _log.info(f"fit: continues after step {step}")
         return step
 
+    def saved_seconds(self, step: int) -> dict[str, float]:
+        """Returns the seconds by kind when the checkpoint of `step` was saved; empty without one."""
+        return self.checkpoints.metadata(step).get(SPENT, {}) if step else {}
+
     def data_before(self, step: int) -> str:
         """Returns the fingerprint of the data of the steps before `step`."""
         return self._train.fingerprint_before(self._config.train.rows_before(step))
@@ -111,9 +118,15 @@ class Saver:
         """Copies the state after `step` updates and starts writing it. All processes write their parts."""
         if not self._folder.writable and self._executor.processes == 1:
             return
-        with self._stopwatch.paused():
-            data_metadata = {"data": self.data_before(step), "max_length": self._train.max_length}
-            self._background.save(step, self._executor.state, metadata=data_metadata | metadata)
+        metadata |= {"data": self.data_before(step), "max_length": self._train.max_length}
+
+        def state() -> Parts:
+            parts = self._executor.state()
+            metadata[SPENT] = self._time_spent.seconds()  # with those of the copy
+            return parts
+
+        with self._time_spent.on(CHECKPOINT):
+            self._background.save(step, state, metadata=metadata)
 
     def save_if_best(self, step: int, validation_loss: float) -> None:
         """Saves the state after `step` updates if its validation loss is the lowest so far."""
@@ -123,7 +136,8 @@ class Saver:
 
     def wait(self) -> None:
         """Waits for the current save, then does what `check` does."""
-        self._background.wait()
+        with self._time_spent.on(CHECKPOINT):
+            self._background.wait()
 
     def check(self) -> None:
         """Raises an error that has ended a save and is no write error: no later save may succeed."""

@@ -28,6 +28,7 @@ from tpu_trainer.network.kernel_check import check_attention_kernel
 from tpu_trainer.network.model import LanguageModel
 from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.runs.time_spent import TimeSpent
 from tpu_trainer.step.task import Task
 from tpu_trainer.support.errors import UsageError
 from tpu_trainer.training.build import build_task
@@ -62,6 +63,7 @@ def train_run(
     choices: Mapping[str, ChoiceRows],
     vocabulary: Vocabulary,
     peers: Peers,
+    time_spent: TimeSpent,
 ) -> dict[str, Any]:
     """Trains to the last step, from the newest checkpoint in `folder` if there is one.
 
@@ -73,6 +75,7 @@ def train_run(
         choices: Name → multiple-choice items to answer.
         vocabulary: The tokenizer's.
         peers: The processes that train together.
+        time_spent: Has the time since the start of this process.
 
     Returns:
         The summary, which is also written to the folder and printed.
@@ -107,6 +110,7 @@ def train_run(
         },
         baselines=data.baselines,
         model=_figures(config, task, devices, executor, train),
+        time_spent=time_spent,
     )
     return run.train()
 

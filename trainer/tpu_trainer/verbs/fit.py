@@ -22,6 +22,8 @@ from tpu_trainer.devices.pjrt.peers import Peers
 from tpu_trainer.exports.initial_weights import resolve_init_from
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.runs.run_lock import FolderLock, held
+from tpu_trainer.runs.time_spent import TimeSpent
+from tpu_trainer.runs.tracked import check_trackers
 from tpu_trainer.support import files
 from tpu_trainer.support.errors import UsageError
 from tpu_trainer.support.extras import require_gcp
@@ -37,15 +39,17 @@ def main(config: FitConfig) -> None:
     """
     if not config.output_dir:
         raise UsageError("--output_dir is '': name a folder; a variable of the shell may be unset")
+    time_spent = TimeSpent()
+    check_trackers(config)
     config = replace(config, model=resolve_init_from(config.model))
     from tpu_trainer.network.configuration import check_model  # imports transformers, but not TensorFlow
 
     check_model(config.model, config.objective)
     with met_processes(config, run={"--output_dir": config.output_dir}) as peers:
-        _fit(replace(config, mesh=config.mesh.without_processes()), peers)
+        _fit(replace(config, mesh=config.mesh.without_processes()), peers, time_spent)
 
 
-def _fit(config: FitConfig, peers: Peers) -> None:
+def _fit(config: FitConfig, peers: Peers, time_spent: TimeSpent) -> None:
     folder = RunFolder(config.output_dir, writable=peers.is_first)
     earlier = folder.check_continues(config)
     if earlier is not None and earlier.train.steps != config.train.steps:
@@ -109,6 +113,7 @@ def _fit(config: FitConfig, peers: Peers) -> None:
             choices=_choice_rows(config, items, train, vocabulary) if items else {},
             vocabulary=vocabulary,
             peers=peers,
+            time_spent=time_spent,
         )
 
 
