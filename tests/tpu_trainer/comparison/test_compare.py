@@ -14,7 +14,7 @@ import pytest
 
 from tpu_trainer.comparison.compared_run import TRAINING, open_runs
 from tpu_trainer.comparison.differences import cautions, data_of, differing_options
-from tpu_trainer.comparison.figures import key_figures
+from tpu_trainer.comparison.figures import key_figures, time_rows
 from tpu_trainer.comparison.page import render, text_lines, to_json
 from tpu_trainer.config import CompareConfig, DataConfig, FitConfig, ModelConfig
 from tpu_trainer.runs.run_folder import RunFolder
@@ -89,8 +89,25 @@ def test_an_evaluation_between_two_lines_of_training_is_placed_between_their_tok
             write_run(tmp_path / "b", []),
         ]
     )
-    assert run.spent([step for step, _ in run.curve("v")], "tokens").tolist() == [1500.0]
-    np.testing.assert_allclose(run.spent([0, 5, 20], "flops"), [0, 5e9, 2e10])
+    assert run.until([step for step, _ in run.curve("v")], "tokens").tolist() == [1500.0]
+    np.testing.assert_allclose(run.until([0, 5, 20], "flops"), [0, 5e9, 2e10])
+
+
+def test_time_is_compared_by_kind(tmp_path: Path) -> None:
+    spent = [{"step": 30.0, "compile": 10.0}, {"step": 10.0, "compile": 10.0, "lost": 20.0}]
+    runs = open_runs(
+        [
+            write_run(tmp_path / str(number), [training(1, 5.0) | {"spent_seconds": each}])
+            for number, each in enumerate(spent)
+        ]
+    )
+    [goodput] = [row for row in key_figures(runs) if row.name == "goodput"]
+    assert (goodput.values, goodput.best) == ([0.75, 0.25], [True, False])
+    assert [(row.name, row.values) for row in time_rows(runs)] == [
+        ("compile", [10.0, 10.0]),
+        ("step", [30.0, 10.0]),
+        ("lost", [None, 20.0]),
+    ]
 
 
 def test_a_loss_that_is_not_finite_is_left_out(tmp_path: Path) -> None:

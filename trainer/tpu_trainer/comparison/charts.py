@@ -63,7 +63,7 @@ def _points(run: ComparedRun, split: str, figure: str, unit: str) -> list[tuple[
     curve = run.curve(split, figure)
     # Every n-th, counted from the end, so that the last one is shown.
     curve = curve[:: -max(1, -(-len(curve) // _MOST_POINTS))][::-1]
-    places = run.spent([step for step, _ in curve], unit)
+    places = run.until([step for step, _ in curve], unit)
     return (
         [] if places is None else [(x, value) for x, (_, value) in zip(places.tolist(), curve, strict=True)]
     )

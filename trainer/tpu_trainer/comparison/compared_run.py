@@ -12,6 +12,7 @@ import numpy as np
 
 from tpu_trainer.config.files import option_values
 from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.runs.time_spent import SPENT
 from tpu_trainer.support import files
 from tpu_trainer.support.errors import UsageError
 
@@ -53,6 +54,11 @@ class ComparedRun:
         """The names of the validation splits with figures, in their order."""
         return list(dict.fromkeys(name for _, figures in self._evaluations() for name in figures))
 
+    @property
+    def spent(self) -> Mapping[str, float]:
+        """Kind → seconds of all processes until the last record; empty for a run without records."""
+        return next((record[SPENT] for record in reversed(self.records) if SPENT in record), {})
+
     def curve(self, split: str, figure: str = "loss") -> list[tuple[int, float]]:
         """Returns the finite values of a figure, with their steps, in training or of a validation split."""
         if split == TRAINING:
@@ -65,7 +71,7 @@ class ComparedRun:
             ]
         return [(step, value) for step, value in points if value is not None and math.isfinite(value)]
 
-    def spent(self, steps: Sequence[float], unit: str) -> np.ndarray | None:
+    def until(self, steps: Sequence[float], unit: str) -> np.ndarray | None:
         """Returns the tokens or FLOPs until each step, float64[steps]; None if no record has them.
 
         They are those of the records, and linear between two of them.
@@ -79,8 +85,8 @@ class ComparedRun:
 
     def total(self, unit: str) -> float | None:
         """Returns the tokens or FLOPs until the last step; None if no record has them."""
-        spent = self.spent([self.step], unit)
-        return None if spent is None else float(spent[0])
+        amounts = self.until([self.step], unit)
+        return None if amounts is None else float(amounts[0])
 
     def last(self, figure: str) -> float | None:
         """Returns the last value of a training figure."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tokenmill_reader.charts import short
 from tpu_trainer.comparison.compared_run import ComparedRun
 from tpu_trainer.comparison.differences import ABSENT
+from tpu_trainer.runs.time_spent import KINDS, goodput
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,7 @@ def key_figures(runs: Sequence[ComparedRun]) -> list[Row]:
         row("seconds per step", lambda run: run.typical("step_seconds"), "{:.4g}"),
         row("waiting for input", _share, "{:.1%}", "low"),
         row("MFU", lambda run: run.typical("mfu"), "{:.1%}", "high"),
+        row("goodput", lambda run: goodput(run.spent) if run.spent else None, "{:.1%}", "high"),
     ]
     return [row for row in rows if any(value is not None for value in row.values)]
 
@@ -78,6 +80,15 @@ def score_rows(runs: Sequence[ComparedRun]) -> list[Row]:
             better=_better(metric),
         )
         for task, metric in names
+    ]
+
+
+def time_rows(runs: Sequence[ComparedRun]) -> list[Row]:
+    """Returns the seconds of each kind."""
+    return [
+        Row(name=kind, values=[run.spent.get(kind) for run in runs], format="{:,.1f} s".format)
+        for kind in KINDS
+        if any(run.spent.get(kind) for run in runs)
     ]
 
 

@@ -14,7 +14,7 @@ from tokenmill_reader.console.escaping import visible
 from tpu_trainer.comparison.charts import COLOURS, line_chart
 from tpu_trainer.comparison.compared_run import TRAINING, ComparedRun
 from tpu_trainer.comparison.differences import cautions, data_of, differing_options
-from tpu_trainer.comparison.figures import key_figures, score_rows, validation_splits
+from tpu_trainer.comparison.figures import key_figures, score_rows, time_rows, validation_splits
 from tpu_trainer.support.tables import table_lines
 
 _UNITS = ("step", "tokens", "flops")
@@ -38,6 +38,7 @@ def render(runs: Sequence[ComparedRun]) -> str:
         figures=key_figures(runs),
         charts=_charts(runs),
         scores=score_rows(runs),
+        times=time_rows(runs),
         options=options,
         data=data_of(runs),
     )
@@ -84,6 +85,7 @@ def to_json(runs: Sequence[ComparedRun]) -> dict[str, Any]:
     return {
         "notes": cautions(runs),
         "figures": {row.name: by_run(row.values) for row in key_figures(runs)},
+        "seconds": {row.name: by_run(row.values) for row in time_rows(runs)},
         "scores": {row.name: by_run(row.values) for row in score_rows(runs)},
         "options": {row.name: by_run(row.values) for row in differing_options(runs)},
         "data": {row.name: by_run(row.values) for row in data_of(runs)},

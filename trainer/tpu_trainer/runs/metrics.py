@@ -15,14 +15,11 @@ import tensorflow as tf
 
 from tpu_trainer.runs.checkpoint import WriteErrors
 from tpu_trainer.runs.run_folder import RunFolder
-from tpu_trainer.runs.time_spent import TimeSpent, goodput
+from tpu_trainer.runs.time_spent import SPENT, TimeSpent, goodput
 from tpu_trainer.runs.tracked import TrackedRun
 from tpu_trainer.support import files
 
 _log = logging.getLogger(__name__)
-
-SPENT = "spent_seconds"
-"""The name of a record's, checkpoint's and summary's seconds by kind."""
 
 
 class MetricsLog:

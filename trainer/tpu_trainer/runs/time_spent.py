@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+SPENT = "spent_seconds"
+"""The name of a record's, checkpoint's and summary's seconds by kind."""
 START = "start"
 """Before the first call of the executor: imports, data, building the model, reading the checkpoint."""
 COMPILE = "compile"

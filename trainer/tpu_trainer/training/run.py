@@ -19,9 +19,9 @@ from tpu_trainer.data.vocabulary import tokenizer_folder
 from tpu_trainer.devices.executor import StepExecutor
 from tpu_trainer.runs.checkpoint import WriteErrors
 from tpu_trainer.runs.loss_picture import LossPicture
-from tpu_trainer.runs.metrics import SPENT, MetricsLog
+from tpu_trainer.runs.metrics import MetricsLog
 from tpu_trainer.runs.run_folder import RunFolder
-from tpu_trainer.runs.time_spent import TimeSpent, goodput
+from tpu_trainer.runs.time_spent import SPENT, TimeSpent, goodput
 from tpu_trainer.runs.tracked import TrackedRun
 from tpu_trainer.step.schedule import schedule_of
 from tpu_trainer.support.errors import InterruptedRun, NotSavedError, UsageError

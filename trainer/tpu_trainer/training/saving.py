@@ -14,10 +14,9 @@ from tpu_trainer.devices.executor import StepExecutor
 from tpu_trainer.exports.hub import HubPusher
 from tpu_trainer.runs.background_saver import BackgroundSaver
 from tpu_trainer.runs.checkpoint import Checkpoints
-from tpu_trainer.runs.metrics import SPENT
 from tpu_trainer.runs.parts import Parts
 from tpu_trainer.runs.run_folder import RunFolder
-from tpu_trainer.runs.time_spent import CHECKPOINT, TimeSpent
+from tpu_trainer.runs.time_spent import CHECKPOINT, SPENT, TimeSpent
 from tpu_trainer.support.errors import NotSavedError, UsageError
 from tpu_trainer.training.progress import passes
 
