@@ -245,8 +245,10 @@ def _is_metrics(record: Any) -> bool:
 
 
 def _is_evaluation(record: Any) -> bool:
-    """Whether a value is a line of evaluations.jsonl: a step with numbers for each task."""
+    """Whether a value is a line of evaluations.jsonl: a step and settings, with numbers for each task."""
     if not isinstance(record, dict) or not _is_step(record.get("step")):
+        return False
+    if not {"shots", "limit", "harness", "precision"} <= record.keys():
         return False
     tasks = record.get("tasks")
     return isinstance(tasks, dict) and all(

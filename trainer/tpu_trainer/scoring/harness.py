@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,10 +11,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import TemplateError
-from lm_eval import simple_evaluate
 from lm_eval.api.group import Group
 from lm_eval.api.task import Task
+from lm_eval.defaults import DEFAULT_OTHER_SEED, DEFAULT_RANDOM_SEED
+from lm_eval.evaluator import evaluate
 from lm_eval.tasks import TaskManager
 
 from tokenmill_reader.console.spelling import suggestion
@@ -30,8 +33,8 @@ _YAML = (".yaml", ".yml")
 class LoadedTasks:
     """Tasks with their data."""
 
-    manager: TaskManager
-    tasks: list[Task | Group]
+    tasks: dict[str, Task]
+    groups: dict[str, Group]
 
     def evaluate(
         self, scorer: Scorer, *, shots: int | None, limit: int | None
@@ -41,12 +44,18 @@ class LoadedTasks:
         Raises:
             UsageError: If a template of a task does not fit its data, or a continuation does not fit into the model.
         """
+        for task in self.tasks.values():
+            # As lm-eval's own command does: it leaves tasks alone that are defined without examples.
+            defined = task.get_config("num_fewshot")
+            if shots is not None and defined != 0:
+                task.set_config(key="num_fewshot", value=shots)
+            elif defined is None:
+                task.set_config(key="num_fewshot", value=0)
+            task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)
         try:
-            results = simple_evaluate(
-                model=HarnessModel(scorer),
-                tasks=self.tasks,
-                task_manager=self.manager,
-                num_fewshot=shots,
+            results = evaluate(
+                HarnessModel(scorer),
+                {"tasks": self.tasks, "groups": self.groups},
                 limit=limit,
                 log_samples=False,
             )
@@ -75,7 +84,10 @@ def load_tasks(names: Sequence[str], *, folder: str | None, download: bool) -> L
         raise UsageError(f"--task_folder: {folder}: no such folder")
     manager = TaskManager(include_path=None if folder is None else str(Path(folder).resolve()))
     specs = [_spec(name, manager) for name in names]
-    tasks: list[Task | Group] = []
+    # Some tasks choose their items at random: as lm-eval's own command does.
+    random.seed(DEFAULT_RANDOM_SEED)
+    np.random.seed(DEFAULT_OTHER_SEED)  # noqa: NPY002
+    tasks, groups = {}, {}
     for name, spec in zip(names, specs, strict=True):
         with _working_folder(folder or (Path(spec).parent if Path(spec).is_absolute() else Path.cwd())):
             try:
@@ -89,8 +101,9 @@ def load_tasks(names: Sequence[str], *, folder: str | None, download: bool) -> L
                         "generated text; only likelihoods are computed here: leave it out, or use lm-eval's own model "
                         "of type hf with the exported folder"
                     )
-            tasks += [loaded["groups"][spec]] if spec in loaded["groups"] else loaded["tasks"].values()
-    return LoadedTasks(manager, tasks)
+            tasks |= loaded["tasks"]
+            groups |= loaded["groups"]
+    return LoadedTasks(tasks, groups)
 
 
 def _spec(name: str, manager: TaskManager) -> str:

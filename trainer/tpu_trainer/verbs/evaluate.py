@@ -185,14 +185,14 @@ def _load_tasks(config: EvaluateConfig) -> _Tasks:
     if not others:
         return _Tasks(pairs, None)
     require_lm_eval(",".join(others))
+    if not config.download:
+        # The libraries read it when they are imported, and transformers imports huggingface_hub.
+        os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_EVALUATE_OFFLINE": "1"}
     if _objective(config) != "clm":
         raise UsageError(
             f"--tasks {others[0]}: lm-eval's tasks need a causal model; masked models are evaluated on minimal pairs, "
             "--tasks FILE.jsonl"
         )
-    if not config.download:
-        # These libraries read it when they are imported.
-        os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_EVALUATE_OFFLINE": "1"}
     with elapsed("evaluate: loading lm-eval's tasks"):
         from tpu_trainer.scoring.harness import load_tasks
 
