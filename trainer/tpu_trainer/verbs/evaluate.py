@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tpu_trainer.devices.pjrt.peers import Peers
     from tpu_trainer.scoring.harness import LoadedTasks
 
-_SAME_OPTIONS = ("run", "model", "tasks", "shots", "limit")
+_SAME_OPTIONS = ("run", "model", "tasks", "shots", "limit", "precision")
 """Processes that evaluate together must have the same values of these."""
 _PAIRS = ".jsonl"
 
