@@ -5,7 +5,7 @@
 # make test-all         the same, and the wide tests: further cases of matrices, such as every model type
 # make test-wide WIDE=3/12  the wide tests only, and of them a twelfth
 # make fuzz CASES=1000  run `prepare` and `convert` with seeded faults and hostile input (make test runs a dozen cases)
-# make test-export      compare exported models in PyTorch and transformers 5 (in a separate environment)
+# make test-export      compare exported models in PyTorch, transformers 5 and lm-eval (in a separate environment)
 # make test-transformers  test tokenizers with transformers 4.57 and 5 (in separate environments)
 # make test-adapters    run the reader's adapters with PyTorch, Grain, JAX and datasets (in a separate environment)
 # make test-trackers    run the trackers with their libraries (in a separate environment)
@@ -286,7 +286,7 @@ lock: $(UV)
 	printf 'hypothesis\npytest\n' | $(UV) --directory reader $(LOCK) $(ANY_PYTHON) pyproject.toml - --extra wandb --extra mlflow --extra trackio --extra otlp -o requirements-trackers.lock
 	# No hashes, because torch's files differ.
 	MACOSX_DEPLOYMENT_TARGET=14.0 $(UV) --directory trainer $(LOCK) --python-version 3.11 --no-generate-hashes \
-	  --python-platform aarch64-apple-darwin pyproject.toml --extra dev requirements-export.in -c requirements-dev.lock \
+	  --python-platform aarch64-apple-darwin pyproject.toml --extra dev --extra lm-eval requirements-export.in -c requirements-dev.lock \
 	  -o requirements-export.lock
 
 clean:

@@ -77,7 +77,7 @@ class NumpyExecutor(StepExecutor):
     def evaluate(self, batch: Any) -> BatchSums:
         return BatchSums(1.0 / (1 + self.values["weights"][2]), 1.0, 1.0, 1.0)
 
-    def row_losses(self, batch: Any, count: int) -> np.ndarray:
+    def row_sums(self, batch: Any, count: int) -> np.ndarray:
         raise NotImplementedError
 
     def evaluated_weights(self) -> AbstractContextManager[None]:

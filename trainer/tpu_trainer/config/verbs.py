@@ -16,6 +16,7 @@ from tpu_trainer.config.ranges import (
     check_ranges,
     require,
 )
+from tpu_trainer.config.training import Precision
 from tpu_trainer.support.errors import UsageError
 
 MOST_RUNS = 12
@@ -24,29 +25,70 @@ MOST_RUNS = 12
 
 @dataclass(frozen=True)
 class EvaluateConfig:
-    """Evaluates a run's newest checkpoint on a whole split.
+    """Evaluates a run's newest checkpoint on a whole split, or a model on tasks.
 
     Examples:
         tokenmill-trainer evaluate --run run
         tokenmill-trainer evaluate --run run --data other/validation --output other.json
         tokenmill-trainer evaluate --run run --strategy pjrt --mesh.fsdp true
+        tokenmill-trainer evaluate --run run --tasks hellaswag,arc_easy --task_folder tasks
+        tokenmill-trainer evaluate --model model --tasks agreement.jsonl
     """
 
-    run: str
+    run: str | None = None
     """Folder that `fit` wrote."""
+    model: str | None = None
+    """Instead of run, with tasks: folder that `export` wrote."""
     data: str | dict[str, str] | None = None
     """Folder of the split, or a mapping of names to folders; default: the run's data.validation."""
+    tasks: str | None = None
+    """Instead of data: tasks to score, separated by commas (docs/training.md). Names of tasks or groups of lm-eval, and
+    paths of task files (YAML), for causal models; files of minimal pairs (.jsonl) with sentence_good and sentence_bad
+    in each line, for all. The scores are added to evaluations.jsonl in the run's folder."""
+    task_folder: str | None = None
+    """Local folder with further task files of lm-eval, and with the data of tasks: folder/Rowan/hellaswag is a copy of
+    that dataset. Functions in Python that the task files name are executed."""
+    download: bool = False
+    """Let lm-eval download the data of tasks from the Hugging Face Hub. false: nothing is downloaded."""
+    shots: int | None = None
+    """Solved examples before each item of lm-eval's tasks; default: as many as the task names, else none."""
+    limit: int | None = None
+    """Evaluate only the first items of each task."""
     batch_size: int | None = None
-    """Rows in a step, over all replicas; default: the run's batch size. The figures do not depend on it."""
+    """Rows in a step, over all replicas; default: the run's batch size, or with model 8 for each replica. The figures
+    do not depend on it."""
+    precision: Precision | None = None
+    """Precision of the computation; default: the run's, or float32 with model."""
     output: str | None = None
-    """JSON file to write; default: evaluation.json in the run's folder."""
+    """JSON file to write; default: evaluation.json in the run's folder, or none with tasks."""
     strategy: TrainingStrategyName = "auto"
     """Devices to use. auto: a TPU if there is one, else GPUs, else the CPU. pjrt: a mesh of those that JAX finds."""
     mesh: MeshConfig = field(default_factory=MeshConfig)
 
     def __post_init__(self) -> None:
-        check_ranges(self, batch_size=AT_LEAST_1)
+        check_ranges(self, batch_size=AT_LEAST_1, shots=NOT_NEGATIVE, limit=AT_LEAST_1)
         check_mesh(self.mesh, self.strategy)
+        require(
+            self.run is None or self.model is None,
+            "model",
+            self.model,
+            "there is --run, too; remove one of both",
+        )
+        require(
+            self.run is not None or self.model is not None,
+            "run",
+            self.run,
+            "give the folder of a run, or an exported model with --model",
+        )
+        if self.tasks is None:
+            require(self.model is None, "model", self.model, "only for tasks; set --tasks, too")
+            for name in ("task_folder", "shots", "limit"):
+                require(
+                    getattr(self, name) is None, name, getattr(self, name), "only for tasks; set --tasks, too"
+                )
+        else:
+            require(self.data is None, "data", self.data, "there is --tasks, too; remove one of both")
+            require(all(map(str.strip, self.tasks.split(","))), "tasks", self.tasks, "has an empty name")
 
 
 @dataclass(frozen=True)

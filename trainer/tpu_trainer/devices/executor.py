@@ -59,8 +59,8 @@ class StepExecutor(ABC):
         """Returns the sums over a batch as floats. Call it in the context of `evaluated_weights` to use those."""
 
     @abstractmethod
-    def row_losses(self, batch: Any, count: int) -> np.ndarray:
-        """Returns the loss of each row of an evaluation batch of `count` rows, float32[count]; as `evaluate`."""
+    def row_sums(self, batch: Any, count: int) -> np.ndarray:
+        """Returns SourceSums of each row of an evaluation batch of `count` rows, float32[count, 4]; as `evaluate`."""
 
     @abstractmethod
     def evaluated_weights(self) -> AbstractContextManager[None]:

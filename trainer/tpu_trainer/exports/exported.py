@@ -18,13 +18,14 @@ from tpu_trainer.support import files, quiet
 from tpu_trainer.support.errors import UsageError
 
 if TYPE_CHECKING:
+    from tpu_trainer.network.families.family import Family
     from tpu_trainer.network.model import LanguageModel
 
 _log = logging.getLogger(__name__)
 
 
-def open_tokenizer(path: str, objective: ObjectiveName) -> tuple[Any, Vocabulary]:
-    """Returns the tokenizer and vocabulary of an exported model's folder; raises UsageError for other folders."""
+def read_family(path: str) -> Family:
+    """Returns the family of the model in an exported model's folder; raises UsageError for other folders."""
     model_type = read_config(path).get("model_type")
     from tpu_trainer.network.families.registry import FAMILIES  # transformers takes seconds to import
 
@@ -32,7 +33,12 @@ def open_tokenizer(path: str, objective: ObjectiveName) -> tuple[Any, Vocabulary
         raise UsageError(
             f"{files.join(path, CONFIG)}: model_type is {model_type!r}; must be one of {', '.join(FAMILIES)}"
         )
-    family = FAMILIES[model_type]
+    return FAMILIES[model_type]
+
+
+def open_tokenizer(path: str, objective: ObjectiveName) -> tuple[Any, Vocabulary]:
+    """Returns the tokenizer and vocabulary of an exported model's folder; raises UsageError for other folders."""
+    family = read_family(path)
     if family.objective != objective:
         verb = {"mlm": "fill-mask", "clm": "generate"}[family.objective]
         raise UsageError(f"{path}: the model is a {family.class_name}; use the verb {verb}")

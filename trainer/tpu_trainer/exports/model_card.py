@@ -9,10 +9,12 @@ import yaml
 
 from tpu_trainer.config import FitConfig
 from tpu_trainer.data.vocabulary import Vocabulary
+from tpu_trainer.runs.evaluations import Evaluation, figures_of, scores_at
 from tpu_trainer.runs.run_folder import RunFolder
 
 _TASKS = {"mlm": "fill-mask", "clm": "text-generation"}
 _METRICS = ("loss", "perplexity", "accuracy", "bits_per_byte")
+_SETTINGS = {"shots": "shots", "limit": "items only"}
 # Paths and names of machines, and values that the card shows elsewhere.
 _NOT_SHOWN = (
     "output_dir",
@@ -42,7 +44,9 @@ def model_card(
     task = _TASKS[config.objective]
     data = folder.data()
     training, evaluation = folder.figures_at(step)
-    text = "---\n" + yaml.safe_dump(_metadata(config, task, data, evaluation), sort_keys=False) + "---\n\n"
+    scores = scores_at(folder, step)
+    metadata = _metadata(config, task, data, evaluation, scores)
+    text = "---\n" + yaml.safe_dump(metadata, sort_keys=False) + "---\n\n"
     text += f"# {config.model.type}, {parameters:,} parameters\n\n"
     objective = {"mlm": "masked", "clm": "causal"}[config.objective]
     start = "from scratch" if config.model.init_from is None else f"from {_base_name(config.model.init_from)}"
@@ -54,6 +58,8 @@ def model_card(
     if data:
         text += "## Data\n\n" + _data_table(data) + "\n"
     text += "## Results\n\n" + _results(training, evaluation) + "\n"
+    if scores:
+        text += _scores_table(scores) + "\n"
     shown = {name: value for name, value in dataclasses.asdict(config).items() if name not in _NOT_SHOWN}
     if config.model.init_from is not None:
         shown["model"]["init_from"] = _base_name(config.model.init_from)
@@ -67,7 +73,11 @@ def _base_name(path: str) -> str:
 
 
 def _metadata(
-    config: FitConfig, task: str, data: list[dict[str, Any]], evaluation: dict[str, Any] | None
+    config: FitConfig,
+    task: str,
+    data: list[dict[str, Any]],
+    evaluation: dict[str, Any] | None,
+    scores: list[Evaluation],
 ) -> dict[str, Any]:
     metadata: dict[str, Any] = {
         "library_name": "transformers",
@@ -83,6 +93,18 @@ def _metadata(
         }
         for use, figures in _evaluated_splits(evaluation).items()
         if use in names
+    ]
+    # A score on a part of the items would mislead beside those of other models.
+    results += [
+        {
+            "task": {"type": task},
+            "dataset": {"name": name, "type": name}
+            | ({} if each["shots"] is None else {"args": {"num_few_shot": each["shots"]}}),
+            "metrics": [{"type": figure, "value": value} for figure, value, _ in figures_of(figures)],
+        }
+        for each in scores
+        if each["limit"] is None
+        for name, figures in each["tasks"].items()
     ]
     if results:
         metadata["model-index"] = [{"name": config.model.type, "results": results}]
@@ -130,3 +152,17 @@ def _results(training: dict[str, Any] | None, evaluation: dict[str, Any] | None)
             cells = ["–" if value is None else f"{value:.4f}" for value in values]
             lines.append(f"| {name.replace('_', ' ')} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n\nLosses are in nats per predicted token.\n"
+
+
+def _scores_table(scores: list[Evaluation]) -> str:
+    lines = ["| task | figure | value | standard error | settings |", "|---|---|---|---|---|"]
+    for each in scores:
+        settings = [each["harness"] or "minimal pairs", each["precision"]]
+        settings += [f"{each[name]} {unit}" for name, unit in _SETTINGS.items() if each[name] is not None]
+        for name, figures in each["tasks"].items():
+            lines += [
+                f"| {name} | {figure} | {value:.4f} | {'–' if error is None else f'{error:.4f}'} | "
+                f"{', '.join(settings)} |"
+                for figure, value, error in figures_of(figures)
+            ]
+    return "\n".join(lines) + "\n"

@@ -167,6 +167,38 @@ class MaskedLanguageModelling(Objective):
         )
 
 
+class GivenTargets(Objective):
+    """Predicts the targets that a batch names: those of texts whose likelihood is asked for.
+
+    The batch has `targets`, int32[B, L]: the id to predict at each position, and -1 where there is none. Its
+    `input_ids` are already masked.
+    """
+
+    def __init__(self, *, model: LanguageModel, max_length: int, single: bool) -> None:
+        """`single`: a row has one target at most, and the output layer computes only its position."""
+        super().__init__(model=model, predicted_positions=1 if single else max_length)
+        self._single = single
+
+    def sums_by_source(
+        self, batch: Batch, randomness: Randomness, first_rows: Sequence[int]
+    ) -> tuple[BatchSums, tf.Tensor]:
+        """See Objective."""
+        targets = tf.where((batch["row"] >= 0)[:, None], batch["targets"], -1)
+        positions = None
+        if self._single:
+            positions = tf.argmax(targets, axis=1, output_type=tf.int32)[:, None]
+            targets = tf.gather(targets, positions, batch_dims=1)
+        return self._sums(
+            batch,
+            batch["input_ids"],
+            randomness,
+            first_rows,
+            targets=tf.maximum(targets, 0),
+            weights=tf.cast(targets >= 0, tf.float32),
+            positions=positions,
+        )
+
+
 class CausalLanguageModelling(Objective):
     """Predicts each token from the preceding tokens of its document."""
 

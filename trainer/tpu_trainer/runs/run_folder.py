@@ -4,6 +4,7 @@ config.yaml      the whole configuration
 tokenizer/       a copy
 data.json        the training and validation splits
 metrics.jsonl    a line per logged step
+evaluations.jsonl  a line per `evaluate --tasks`; see evaluations.py
 checkpoints/     see checkpoint.py
 tensorboard/     the same figures, and profiles
 loss.svg         a chart of the losses
@@ -67,6 +68,7 @@ class RunFolder:
         self._config = files.join(path, "config.yaml")
         self._data = files.join(path, "data.json")
         self.metrics_log = files.join(path, "metrics.jsonl")
+        self.evaluations_log = files.join(path, "evaluations.jsonl")
         self.tensorboard = files.join(path, "tensorboard")
         self.loss_picture = files.join(path, "loss.svg")
         self.failure = files.join(path, "failure.json")
@@ -219,19 +221,27 @@ class RunFolder:
         Raises:
             UsageError: If a line is damaged.
         """
-        if not files.is_file(self.metrics_log):
-            return []
-        # A killed process may leave an incomplete last line.
-        lines = files.read_bytes(self.metrics_log).split(b"\n")[:-1]
-        return [
-            _parse(
-                line,
-                place=f"{self.metrics_log}, line {number}",
-                valid=_is_metrics,
-                remedy="remove this line to continue without its figures",
-            )
-            for number, line in enumerate(lines, 1)
-        ]
+        return _records(self.metrics_log, _is_metrics)
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """Reads the records of evaluations.jsonl.
+
+        Raises:
+            UsageError: If a line is damaged.
+        """
+        return _records(self.evaluations_log, _is_evaluation)
+
+
+def _records(path: str, valid: Callable[[Any], bool]) -> list[dict[str, Any]]:
+    if not files.is_file(path):
+        return []
+    # A killed process may leave an incomplete last line.
+    lines = files.read_bytes(path).split(b"\n")[:-1]
+    remedy = "remove this line to continue without its figures"
+    return [
+        _parse(line, place=f"{path}, line {number}", valid=valid, remedy=remedy)
+        for number, line in enumerate(lines, 1)
+    ]
 
 
 def _is_metrics(record: Any) -> bool:
@@ -242,6 +252,19 @@ def _is_metrics(record: Any) -> bool:
     if "eval" in record:
         figures.append(record["eval"].get("loss") if isinstance(record["eval"], dict) else None)
     return all(type(figure) in (int, float) for figure in figures)
+
+
+def _is_evaluation(record: Any) -> bool:
+    """Whether a value is a line of evaluations.jsonl: a step and settings, with numbers for each task."""
+    if not isinstance(record, dict) or not _is_step(record.get("step")):
+        return False
+    if not {"shots", "limit", "harness", "precision"} <= record.keys():
+        return False
+    tasks = record.get("tasks")
+    return isinstance(tasks, dict) and all(
+        isinstance(figures, dict) and all(type(figure) in (int, float) for figure in figures.values())
+        for figures in tasks.values()
+    )
 
 
 def _content(path: str) -> bytes | None:
@@ -275,7 +298,7 @@ def _parse(data: bytes, *, place: str, valid: Callable[[Any], bool], remedy: str
     Raises:
         UsageError: If it is not JSON, or not `valid`.
     """
-    problem = "not what `fit` writes there"
+    problem = "not what this program writes there"
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:  # not JSON, or not UTF-8

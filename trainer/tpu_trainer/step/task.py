@@ -215,12 +215,12 @@ class Task:
         """Returns this process's first step whose loss or gradient was not finite, if any."""
         return NonFinite.from_record(*(variable.numpy() for variable in self.non_finite_record))
 
-    def row_losses(self, batch: Batch, count: int) -> tf.Tensor:
-        """Returns a replica's part of the losses of the rows of an evaluation batch of `count`, float32[count]."""
+    def row_sums(self, batch: Batch, count: int) -> tf.Tensor:
+        """Returns a replica's part of SourceSums of each row of an evaluation batch of `count`, float32[count, 4]."""
         row = batch["row"]
         batch = batch | {"row": tf.where(row < 0, row, row % count)}
         randomness = Randomness(self._seed, tf.constant(0), training=False)
-        return self.objective.sums_by_source(batch, randomness, list(range(count)))[1][:, 0]
+        return self.objective.sums_by_source(batch, randomness, list(range(count)))[1]
 
     def evaluation_sums(self, batch: Batch) -> BatchSums:
         """Returns a replica's sums over an evaluation batch. Every evaluation masks a row in the same way."""

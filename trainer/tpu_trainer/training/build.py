@@ -20,7 +20,12 @@ from tpu_trainer.network.initial_values import InitialValues
 from tpu_trainer.network.kernels import Kernel, KernelName
 from tpu_trainer.network.masking import Masking
 from tpu_trainer.network.model import LanguageModel
-from tpu_trainer.network.objectives import CausalLanguageModelling, MaskedLanguageModelling, Objective
+from tpu_trainer.network.objectives import (
+    CausalLanguageModelling,
+    GivenTargets,
+    MaskedLanguageModelling,
+    Objective,
+)
 from tpu_trainer.network.transformer import Computation
 from tpu_trainer.network.weights import Network
 from tpu_trainer.step.average import WeightAverage
@@ -39,6 +44,7 @@ def build_task(
     token_counts: np.ndarray | None = None,
     initial: InitialValues | None = None,
     first_rows: Sequence[int] = (),
+    given_targets: bool = False,
 ) -> Task:
     """Builds the task of `config`. Call it in the scope of the devices.
 
@@ -50,6 +56,7 @@ def build_task(
         token_counts: float[vocabulary.size]; determine the initial output bias. None: it is 0.
         initial: Gets the values of postponed variables.
         first_rows: The number of the first row of each source whose sums are logged.
+        given_targets: Whether the batches name the targets, instead of the objective of `config`.
 
     Raises:
         UsageError: If the devices cannot divide the model, or an attention kernel does not support it.
@@ -85,7 +92,7 @@ def build_task(
         make_variable=make_variable,
     )
     return Task(
-        objective=_objective(config, model, max_length),
+        objective=_objective(config, model, max_length, given_targets=given_targets),
         weights=weights,
         optimizer=optimizer,
         seed=config.seed,
@@ -133,7 +140,10 @@ def _computation(
     return computation
 
 
-def _objective(config: FitConfig, model: LanguageModel, max_length: int) -> Objective:
+def _objective(config: FitConfig, model: LanguageModel, max_length: int, *, given_targets: bool) -> Objective:
+    if given_targets:
+        # A masked model predicts one token of a text after the other, in rows of their own.
+        return GivenTargets(model=model, max_length=max_length, single=config.objective == "mlm")
     if config.objective == "clm":
         return CausalLanguageModelling(model=model, max_length=max_length)
     masking = Masking(

@@ -194,7 +194,7 @@ class ChoiceEvaluator:
             for batch in itertools.islice(self._batches, self._rows.steps):
                 if stop():
                     return None
-                losses.append(self._executor.row_losses(batch, self._rows.batch_size))
+                losses.append(self._executor.row_sums(batch, self._rows.batch_size)[:, 0])
         accuracy, by_byte = self._choices.accuracy(np.concatenate(losses)[: len(self._choices)].astype(float))
         return {"accuracy": accuracy, "accuracy_per_byte": by_byte, "items": len(self._choices.items)}
 

@@ -165,8 +165,8 @@ class PjrtExecutor(StepExecutor):
         program = self._compiled("evaluate", self._task.evaluation_sums, batch)
         return BatchSums(*(float(value) for value in self._run(program, batch)))
 
-    def row_losses(self, batch: NumpyBatch, count: int) -> np.ndarray:
-        program = self._compiled("answer", partial(self._task.row_losses, count=count), batch)
+    def row_sums(self, batch: NumpyBatch, count: int) -> np.ndarray:
+        program = self._compiled("answer", partial(self._task.row_sums, count=count), batch)
         return self._devices.get(self._run(program, batch)[0])
 
     @contextmanager

@@ -57,10 +57,10 @@ class TensorFlowExecutor(StepExecutor):
         self._compiled_sums = tf.function(
             task.evaluation_sums, jit_compile=None if is_tpu(strategy) else True, autograph=False
         )
-        self._compiled_losses = tf.function(
-            task.row_losses, jit_compile=None if is_tpu(strategy) else True, autograph=False
+        self._compiled_row_sums = tf.function(
+            task.row_sums, jit_compile=None if is_tpu(strategy) else True, autograph=False
         )
-        self._row_losses = tf.function(self._summed_row_losses, autograph=False)
+        self._row_sums = tf.function(self._summed_row_sums, autograph=False)
         self.evaluation_function = tf.function(self._evaluation_sums, autograph=False)
         """The compiled evaluation step."""
 
@@ -112,11 +112,11 @@ class TensorFlowExecutor(StepExecutor):
         per_replica = self._strategy.run(one_replica, args=(batch,))
         return [self._strategy.reduce(tf.distribute.ReduceOp.SUM, value, axis=None) for value in per_replica]
 
-    def row_losses(self, batch: Any, count: int) -> np.ndarray:
-        return self._row_losses(batch, count).numpy()
+    def row_sums(self, batch: Any, count: int) -> np.ndarray:
+        return self._row_sums(batch, count).numpy()
 
-    def _summed_row_losses(self, batch: Any, count: int) -> tf.Tensor:
-        per_replica = self._strategy.run(lambda part: self._compiled_losses(part, count), args=(batch,))
+    def _summed_row_sums(self, batch: Any, count: int) -> tf.Tensor:
+        per_replica = self._strategy.run(lambda part: self._compiled_row_sums(part, count), args=(batch,))
         return self._strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)
 
     def evaluated_weights(self) -> AbstractContextManager[None]:

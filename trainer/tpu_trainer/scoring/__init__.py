@@ -1,0 +1,1 @@
+"""Scores of a model on tasks: what it finds likely."""
