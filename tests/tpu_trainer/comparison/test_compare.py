@@ -14,7 +14,7 @@ import pytest
 
 from tpu_trainer.comparison.compared_run import TRAINING, open_runs
 from tpu_trainer.comparison.differences import cautions, data_of, differing_options
-from tpu_trainer.comparison.figures import key_figures, time_rows
+from tpu_trainer.comparison.figures import key_figures, score_rows, time_rows
 from tpu_trainer.comparison.page import render, text_lines, to_json
 from tpu_trainer.config import CompareConfig, DataConfig, FitConfig, ModelConfig
 from tpu_trainer.runs.run_folder import RunFolder
@@ -110,6 +110,20 @@ def test_time_is_compared_by_kind(tmp_path: Path) -> None:
     ]
 
 
+def test_the_newest_scores_of_each_task_are_compared(tmp_path: Path) -> None:
+    items = {"step": 9, "eval": {"loss": 1.0, "choices": {"items": {"accuracy": 0.25, "items": 8}}}}
+    paths = [write_run(tmp_path / name, [items]) for name in "ab"]
+    settings = {"limit": None, "harness": None, "precision": "float32"}
+    lines = [
+        {"step": step, "tasks": {"piqa": {"acc": acc, "acc_stderr": 0.01}}, "shots": shots, **settings}
+        for step, acc, shots in ((1, 0.5, None), (9, 0.75, None), (9, 0.625, 5))
+    ]
+    Path(paths[0], "evaluations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rows = {row.name: row for row in score_rows(open_runs(paths))}
+    assert rows["piqa acc"].values == [0.75, None] and rows["piqa (5 shots) acc"].values == [0.625, None]
+    assert rows["items accuracy"].values == [0.25, 0.25] and rows["piqa acc_stderr"].better is None
+
+
 def test_a_loss_that_is_not_finite_is_left_out(tmp_path: Path) -> None:
     records = [training(1, 5.0), training(2, float("nan")), training(3, float("inf"))]
     runs = open_runs([write_run(tmp_path / "a", records), write_run(tmp_path / "b", records)])
@@ -184,8 +198,10 @@ def test_the_verb_writes_the_page_and_refuses_what_it_cannot_read(
     assert "training loss" in capsys.readouterr().out and page.read_text().startswith("<!DOCTYPE html>")
     main(CompareConfig(runs=paths, output=str(page), json=True))
     assert json.loads(capsys.readouterr().out)["page"] == str(page)
-    with pytest.raises(UsageError, match="1 runs: give the folders of 2 to 12"):
-        CompareConfig(runs=paths[:1])
+    main(CompareConfig(runs=paths[:1], output=str(page)))
+    assert "Options that differ" not in page.read_text()
+    with pytest.raises(UsageError, match="13 runs: give the folders of at most 12"):
+        CompareConfig(runs=[f"{number}" for number in range(13)])
     for runs, output, reason in (
         ([paths[0], f"{paths[0]}/"], page, "given twice"),
         ([paths[0], str(tmp_path)], page, r"no config\.yaml there"),

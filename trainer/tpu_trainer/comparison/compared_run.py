@@ -143,11 +143,22 @@ def _open(path: str, name: str) -> ComparedRun:
         tokenizer=hashlib.sha256(files.read_bytes(tokenizer)).hexdigest()
         if files.is_file(tokenizer)
         else None,
-        scores=_choice_scores(records),
+        scores=_scores(records, folder.evaluations()),
     )
 
 
-def _choice_scores(records: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Returns the figures of the multiple-choice items in the last evaluation."""
-    evaluations = [record["eval"] for record in records if "choices" in record.get("eval", {})]
-    return evaluations[-1]["choices"] if evaluations else {}
+def _scores(
+    records: Sequence[Mapping[str, Any]], evaluations: Sequence[Mapping[str, Any]]
+) -> dict[str, Mapping[str, float]]:
+    """Returns those of the multiple-choice items in the last evaluation, and the newest ones of each task."""
+    choices = [record["eval"]["choices"] for record in records if "choices" in record.get("eval", {})]
+    scores = dict(choices[-1]) if choices else {}
+    for evaluation in evaluations:
+        settings = [
+            f"{evaluation[name]} {unit}"
+            for name, unit in (("shots", "shots"), ("limit", "items"))
+            if evaluation[name] is not None
+        ]
+        for task, figures in evaluation["tasks"].items():
+            scores[f"{task} ({', '.join(settings)})" if settings else task] = figures
+    return scores

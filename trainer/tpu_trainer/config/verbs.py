@@ -93,7 +93,7 @@ class EvaluateConfig:
 
 @dataclass(frozen=True)
 class CompareConfig:
-    """Compares runs, finished or not: writes a page with their losses, scores, options, data and speed.
+    """Compares runs, finished or not, or shows one: writes a page with losses, scores, options, data and speed.
 
     Examples:
         tokenmill-trainer compare runs/a runs/b --output comparison.html
@@ -108,8 +108,8 @@ class CompareConfig:
     """Print the figures and differences as a JSON document."""
 
     def __post_init__(self) -> None:
-        if not 2 <= len(self.runs) <= MOST_RUNS:
-            raise UsageError(f"{len(self.runs)} runs: give the folders of 2 to {MOST_RUNS}")
+        if len(self.runs) > MOST_RUNS:
+            raise UsageError(f"{len(self.runs)} runs: give the folders of at most {MOST_RUNS}")
 
 
 @dataclass(frozen=True)
