@@ -168,8 +168,8 @@ KILLS = [
         pytest.param("filters", stage, marks=pytest.mark.wide)
         for stage in (
             *(
-                "HashParagraphs",
-                "DecideParagraphs",
+                "GroupParagraphs",
+                "JoinParagraphs",
                 "sketching documents",
                 "FindEqualSets",
                 "ProposePairs",
