@@ -104,7 +104,8 @@ test-pipeline: setup
 	$(PIPELINE) $(PYTEST) $(PIPELINE_TESTS)
 
 # In parts, each with new workers: TensorFlow never frees what XLA has compiled, some 70 MB for each training step.
-TRAINER_TESTS := "$(addprefix tests/tpu_trainer/,data exports runs step support tpu_check)" \
+LARGE_PARTS := $(addprefix tests/tpu_trainer/,network/ devices/ training/ verbs/ __pycache__/)
+TRAINER_TESTS := "$(filter-out $(LARGE_PARTS),$(wildcard tests/tpu_trainer/*/))" \
   "$(wildcard tests/tpu_trainer/network/test_[a-c]*.py)" "$(wildcard tests/tpu_trainer/network/test_[d-z]*.py)" \
   "tests/tpu_trainer/devices tests/tpu_trainer/training" "tests/tpu_trainer/verbs $(wildcard tests/tpu_trainer/test_*.py)"
 
