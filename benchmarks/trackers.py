@@ -6,8 +6,8 @@ First install the trackers in trainer/.venv, with `uv pip install 'tokenmill-rea
 that are missing are left out. OpenTelemetry sends to OTEL_EXPORTER_OTLP_ENDPOINT and fails without a server there.
 
 Trains a small model on the CPU with each tracker, and logs a record every 5 steps instead of 50, so that the cost
-shows. Every second record is kept from the tracker, so that neighbouring intervals differ in nothing else. Prints, for
-each tracker, the medians over all pairs of intervals after the tracker has opened its record:
+shows. Training waits until the tracker has opened its record, which takes some seconds. Every second record is kept
+from it, so that neighbouring intervals differ in nothing else. Prints, for each tracker, the medians over all pairs:
 
 - the difference of CPU and wall time in a pair, as shares of the interval without the tracker, and their standard
   errors. CPU time is that of the training process; wall time shows the tracker's process, too, if all cores are busy
@@ -44,7 +44,7 @@ class Interval:
 
 
 def train(args: argparse.Namespace) -> list[Interval]:
-    """Trains with the tracker `args.only`; returns the intervals after it has opened its record."""
+    """Trains with the tracker `args.only`; returns the intervals between records."""
     from tpu_trainer.__main__ import main as trainer
     from tpu_trainer.runs import tracked
 
@@ -60,14 +60,18 @@ def train(args: argparse.Namespace) -> list[Interval]:
     def show_every_second(run: Any, record: dict[str, Any], figures: dict[str, float]) -> None:
         if intervals:
             intervals[-1].end()
-        logged = not (intervals and intervals[-1].logged and is_open)
+        logged = not (intervals and intervals[-1].logged)
         intervals.append(Interval(logged=logged))
         if logged:
             began = time.perf_counter()
             show(run, record, figures)
             intervals[-1].logging_seconds = time.perf_counter() - began
-        if not is_open:
+        if not is_open:  # the first record: importing the library is no cost of a record
             intervals.clear()
+            while not is_open:
+                time.sleep(0.1)
+                for channel in run._trackers._channels.values():
+                    channel._exchange()
 
     tracked._report, tracked.TrackedRun.show = note, show_every_second
     options = {
