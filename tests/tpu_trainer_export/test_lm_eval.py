@@ -78,6 +78,11 @@ def words(count: int) -> str:
     return " ".join(f"w{CHOOSER.randrange(45)}" for _ in range(count))
 
 
+def lm_evals_model(export: Path) -> HFLM:
+    # Its cache of logits, as of 0.4.13, gives wrong likelihoods if a text is asked for twice with other contexts.
+    return HFLM(pretrained=str(export), device="cpu", batch_size=4, logits_cache=False)
+
+
 def write_lines(path: Path, records: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
 
@@ -137,7 +142,7 @@ def test_likelihoods_are_those_of_lm_evals_model(run: RunFolder, export: Path, s
         rolling = model.loglikelihood_rolling(requests("loglikelihood_rolling", [(text,) for text in texts]))
         return [*likelihoods, *rolling], list(greedy)
 
-    expected, is_greedy = answers(HFLM(pretrained=str(export), device="cpu", batch_size=4))
+    expected, is_greedy = answers(lm_evals_model(export))
     assert np.ptp(expected[: len(pairs)]) > 1
     for source in ({"run": run.path}, {"model": str(export)}):
         config = EvaluateConfig(tasks="any", strategy=strategy, batch_size=4, **source)
@@ -165,7 +170,7 @@ def test_scores_are_those_of_lm_evals_model(
     assert record["harness"].startswith("lm-eval 0.4.")
     monkeypatch.chdir(tasks)
     results = simple_evaluate(
-        model=HFLM(pretrained=str(export), device="cpu", batch_size=4),
+        model=lm_evals_model(export),
         tasks=NAMES.split(","),
         num_fewshot=shots,
         task_manager=TaskManager(include_path="."),
