@@ -97,7 +97,8 @@ def test_a_library_that_hangs_gets_what_fits_and_ends_alone(
 def test_the_figures_of_a_killed_program_are_kept(fake: FakeTracker) -> None:
     fake.write("time.sleep(0.5)")
     script = (
-        "import os; from tokenmill_reader.tracking import *\n"
+        "import os; from tokenmill_reader.tracking import *; from tokenmill_reader.tracking import trackers\n"
+        "trackers.SECONDS_ALONE = 600\n"
         "trackers = Trackers(['trackio'], Record(id='id1', name='run', folder='.'), report=print)\n"
         "for step in range(9): trackers.log(step, {'loss': 1.0})\n"
         "os.kill(os.getpid(), 9)"
