@@ -67,6 +67,16 @@ class Folder(Protocol):
         """Returns the bytes from the first to the end of each range. Raises FileNotFoundError."""
 
 
+def normal_folder(path: str | os.PathLike[str]) -> str:
+    """Returns one spelling of a folder, so that two of one are not taken for two.
+
+    >>> normal_folder("./A//train/"), normal_folder("gs://b/A/train/")
+    ('A/train', 'gs://b/A/train')
+    """
+    path = os.fspath(path)
+    return path.rstrip("/") if "://" in path else os.path.normpath(path)
+
+
 def open_folder(path: str | os.PathLike[str], storage_options: Mapping[str, Any]) -> Folder:
     """Returns the folder at a local path or a URL. Raises DatasetError for a URL without fsspec."""
     path = os.fspath(path)

@@ -14,6 +14,7 @@ import numpy as np
 from tokenmill_reader import notebooks
 from tokenmill_reader.dataset import Dataset, Rows
 from tokenmill_reader.errors import DatasetError
+from tokenmill_reader.files import normal_folder
 from tokenmill_reader.fingerprints import PLUS
 from tokenmill_reader.indexes import Index, row_numbers, whole_number
 
@@ -125,10 +126,12 @@ class Mixture:
 
         Options are those of `Dataset.open`. A stage does not read folders that its weights do not name.
         """
-        all_weights = [
-            {os.fspath(path): weight for path, weight in each.items()}
-            for each in (weights, *(stage_weights for _, stage_weights in stages))
-        ]
+        given = (weights, *(stage_weights for _, stage_weights in stages))
+        all_weights = [{normal_folder(path): weight for path, weight in each.items()} for each in given]
+        if any(len(each) != len(names) for each, names in zip(given, all_weights, strict=True)):
+            raise ValueError(
+                f"a folder is repeated: {', '.join(map(str, itertools.chain.from_iterable(given)))}"
+            )
         paths = list(dict.fromkeys(itertools.chain.from_iterable(all_weights)))
         first, *later = [[each.get(path, 0) for path in paths] for each in all_weights]
         rows = [row for row, _ in stages]

@@ -201,6 +201,10 @@ def test_the_batches_of_a_mixture(tmp_path_factory: pytest.TempPathFactory) -> N
         Mixture.open({root / "0": 1, root / "short": 1})
     with pytest.raises(DatasetError, match="less than one row in 10000"):
         Mixture.open({root / "0": 1e6, root / "1": 1})
+    spelled = Mixture.open({f"{root}//0/": 3, root / "1": 1}, stages=[(40, {f"{root}/./0": 1})])
+    assert [dataset.path for dataset in spelled.datasets] == [f"{root}/0", f"{root}/1"]
+    with pytest.raises(ValueError, match="a folder is repeated"):
+        Mixture.open({f"{root}/0/": 1, root / "0": 1})
 
 
 def test_a_mixture_is_used_like_a_dataset(tmp_path: Path) -> None:

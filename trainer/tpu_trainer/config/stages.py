@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tokenmill_reader.files import normal_folder
 from tpu_trainer.config.ranges import require
 from tpu_trainer.config.training import TrainConfig
 
@@ -68,7 +68,7 @@ def check_weights(option: str, value: Any) -> None:
     names = isinstance(value, str | list | dict) and all(isinstance(name, str) for name in value)
     require(names and bool(value), option, value, "name at least one folder")
     require(
-        isinstance(value, str) or len(set(map(_normal, value))) == len(value),
+        isinstance(value, str) or len(set(map(normal_folder, value))) == len(value),
         option,
         value,
         "a folder is repeated",
@@ -85,13 +85,4 @@ def parse_weights(value: Weights) -> dict[str, float | None]:
     weights = (
         value if isinstance(value, dict) else dict.fromkeys([value] if isinstance(value, str) else value)
     )
-    return {_normal(name): weight for name, weight in weights.items()}
-
-
-def _normal(folder: str) -> str:
-    """Returns one spelling of a folder: another one in a later stage must not begin its rows again.
-
-    >>> _normal("./A//train/"), _normal("gs://b/A/train/")
-    ('A/train', 'gs://b/A/train')
-    """
-    return folder.rstrip("/") if "://" in folder else posixpath.normpath(folder)
+    return {normal_folder(name): weight for name, weight in weights.items()}
