@@ -45,9 +45,9 @@ def test_a_resumed_run_continues_the_record_of_a_failed_one(
 def test_a_tracker_that_hangs_has_no_influence_on_the_dataset(
     corpus: Path, tokenizer_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    fake = FakeTracker(tmp_path, monkeypatch)
     monkeypatch.setattr(trackers, "SECONDS_TO_FINISH", 0.1)
     monkeypatch.setattr(trackers, "SECONDS_ALONE", 1)
-    fake = FakeTracker(tmp_path, monkeypatch)
     prepare.main(arguments(corpus, tokenizer_folder, tmp_path / "plain", *SPLITS))
     fake.write("time.sleep(9999)")
     prepare.main([*arguments(corpus, tokenizer_folder, tmp_path / "out", *SPLITS), "--track", "trackio"])

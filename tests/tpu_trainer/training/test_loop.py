@@ -465,9 +465,9 @@ def test_the_time_of_a_run_is_divided_over_its_processes(
 def test_a_tracker_that_hangs_changes_nothing(
     dataset: Path, vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    FakeTracker(tmp_path, monkeypatch).write("time.sleep(9999)")
     monkeypatch.setattr(trackers, "SECONDS_TO_FINISH", 0.1)
     monkeypatch.setattr(trackers, "SECONDS_ALONE", 1)
-    FakeTracker(tmp_path, monkeypatch).write("time.sleep(9999)")
     plain, executor = run_of(dataset, vocabulary, tmp_path / "plain", NumpyExecutor())
     plain.train()
     tracked, tracked_executor = run_of(
