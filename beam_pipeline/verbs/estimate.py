@@ -126,6 +126,8 @@ def estimate(
         removed_share=1 - documents / read_documents,
         filter_seconds=round(filter_seconds, 1),
         splits=output.splits(config),
+        max_length=config.max_length,
+        vocab_size=tokenizer.vocab_size,
         this_machine=MachineCost(
             seconds=round(seconds + encoding_seconds + curation.seconds + _SECONDS_TO_START, 1),
             memory_bytes=needed_memory(config, text_bytes, tokenizer.vocab_size, longest_bytes=longest_bytes),

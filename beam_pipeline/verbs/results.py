@@ -143,6 +143,9 @@ class Estimate:
     filter_seconds: float
     """CPU seconds of all filters, in all passes over the input. They are part of this machine's."""
     splits: Mapping[str, EstimatedSplit]
+    max_length: int | None
+    """Tokens in a row; None if rows are whole documents."""
+    vocab_size: int
     this_machine: MachineCost
     dataflow: DataflowCost
     has_beginnings: bool

@@ -121,7 +121,51 @@ def test_the_newest_scores_of_each_task_are_compared(tmp_path: Path) -> None:
     Path(paths[0], "evaluations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     rows = {row.name: row for row in score_rows(open_runs(paths))}
     assert rows["piqa acc"].values == [0.75, None] and rows["piqa (5 shots) acc"].values == [0.625, None]
-    assert rows["items accuracy"].values == [0.25, 0.25] and rows["piqa acc_stderr"].better is None
+    assert rows["items accuracy"].values == [0.25, 0.25]
+    assert rows["piqa acc"].cells[0] == "0.75 ± 0.01"
+
+
+def test_a_short_run_is_drawn_beside_a_long_one(tmp_path: Path) -> None:
+    paths = [
+        write_run(tmp_path / str(scale), [training(scale * step, 9 - step / 10) for step in range(1, 40)])
+        for scale in (1, 1000)
+    ]
+    page = render(open_runs(paths))
+    lines = re.findall(r'class="s(\d) line" d="M([^"]*)"', page)
+    assert len(lines) == 8 and all(points.count("L") > 30 for _, points in lines)
+
+
+def test_a_split_may_be_named_training(tmp_path: Path) -> None:
+    records = [training(1, 7.0), evaluation(1, training=3.0)]
+    [run] = open_runs([write_run(tmp_path / "a", records)])
+    assert (run.curve("training"), run.curve(TRAINING)) == ([(1, 3.0)], [(1, 7.0)])
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("metrics.jsonl", '{"step": 1, "loss": 1, "tokens": "many"}\n'),
+        ("metrics.jsonl", '{"step": 1, "eval": {"loss": 1.0, "splits": []}}\n'),
+        ("metrics.jsonl", f'{{"step": 1, "loss": {10**400}}}\n'),
+        ("metrics.jsonl", '{"step": 1, "loss": 1.0, "spent_seconds": 5}\n'),
+        ("data.json", '[{"name": "a"}]'),
+        ("evaluations.jsonl", '{"step": 1}\n'),
+    ],
+)
+def test_a_damaged_file_is_named(name: str, content: str, tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", [training(1, 5.0)])
+    Path(path, name).write_text(content)
+    with pytest.raises(UsageError, match=f"{name}.*damaged"):
+        open_runs([path])
+
+
+def test_exchanged_validation_splits_are_noticed(tmp_path: Path) -> None:
+    data = [[entry("validation x", a), entry("validation y", b)] for a, b in ("pq", "qp")]
+    runs = open_runs([write_run(tmp_path / str(number), [], data=each) for number, each in enumerate(data)])
+    assert cautions(runs) == ["The validation data differ."]
+    same = [entry("training", "a", 0.5), entry("training", "b", 0.5)]
+    [run] = open_runs([write_run(tmp_path / "same", [], data=same)])
+    assert [row.name for row in data_of([run])] == ["training: data/train", "training: data/train#2"]
 
 
 def test_a_loss_that_is_not_finite_is_left_out(tmp_path: Path) -> None:
@@ -165,6 +209,8 @@ def test_losses_that_cannot_be_compared_are_named(tmp_path: Path) -> None:
             write_run(tmp_path / "b", records, causal, tokenizer="[]", data=[entry("validation", "b")]),
         ]
     )
+    rows = {row.name: row for row in key_figures(runs)}
+    assert rows["v loss"].better is None and rows["v bits per byte"].better is None
     tokenizers, objectives, validation = cautions(runs)
     assert "tokenizers" in tokenizers and "objectives" in objectives and "validation data" in validation
     assert render(runs).index("Bits per byte: v") < render(runs).index("Loss: v")

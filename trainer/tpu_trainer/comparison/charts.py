@@ -11,8 +11,8 @@ from tpu_trainer.comparison.compared_run import ComparedRun
 
 COLOURS = 6
 _MOST_POINTS = 150  # of a line
-_FEW_POINTS = 20  # are shown as dots, as those of evaluations
-_FIRST_PART = 0.03  # of the x axis, in which a loss falls from a height that would flatten the rest
+_FEW_POINTS = 20  # each is a dot then, as for evaluations
+_FIRST_PART = 0.03  # of a run, in which the loss falls from a height that would flatten the rest
 _FAR_APART = 20  # times: a logarithmic axis shows both runs
 
 _UNITS = {"step": "step", "tokens": "tokens", "flops": "floating-point operations"}
@@ -23,7 +23,7 @@ def line_chart(runs: Sequence[ComparedRun], split: str, figure: str, unit: str, 
 
     Args:
         runs: The runs. Each has the colour of its number.
-        split: "training" or the name of a validation split.
+        split: TRAINING or the name of a validation split.
         figure: The key in the records.
         unit: What the x axis counts: step, tokens or flops.
         label: Of the y axis.
@@ -36,11 +36,12 @@ def line_chart(runs: Sequence[ComparedRun], split: str, figure: str, unit: str, 
     first = min(points[0][0] for points in lines.values())
     log = max(ends) > _FAR_APART * min(ends) and first > 0
     end = max(*ends, first + 1e-9)
-    values = [value for points in lines.values() for x, value in points if x > _FIRST_PART * end]
-    values = values or [points[-1][1] for points in lines.values()]
+    values = [
+        value for points in lines.values() for x, value in points if x > _FIRST_PART * points[-1][0]
+    ] or [points[-1][1] for points in lines.values()]
     low, high = min(values), max(values)
     margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
-    low, high = max(low - margin, 0.0), high + margin
+    low, high = max(low - margin, 0.0) if low >= 0 else low - margin, high + margin
     plot = Plot(
         x=Axis(label=_UNITS[unit], low=first if log else 0.0, high=end, log=log, tick_text=short),
         y=Axis(label=label, low=low, high=high, tick_text=short if high >= 1000 else "{:.4g}".format),

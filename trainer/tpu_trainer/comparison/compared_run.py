@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from tokenmill_reader.files import normal_folder
 from tpu_trainer.config.files import option_values
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.runs.time_spent import SPENT
 from tpu_trainer.support import files
 from tpu_trainer.support.errors import UsageError
 
-TRAINING = "training"
+TRAINING = ""
+"""Stands for training where splits have names."""
 VALIDATION = "validation"
 """The name of the validation split of a run whose splits have no names."""
 
@@ -31,9 +33,9 @@ class ComparedRun:
     data: Sequence[Mapping[str, Any]]
     """The entries of data.json."""
     records: Sequence[Mapping[str, Any]]
-    """Those of metrics.jsonl."""
+    """Lines of metrics.jsonl."""
     parameters: int | None
-    """Of the model; None before the run's end."""
+    """Parameters of the model; None before the run's end."""
     tokenizer: str | None
     """SHA-256 of tokenizer.json."""
     scores: Mapping[str, Mapping[str, float]]
@@ -113,7 +115,7 @@ def open_runs(paths: Sequence[str]) -> list[ComparedRun]:
     Raises:
         UsageError: If a folder has no run, a damaged one, or is given twice.
     """
-    clean = [path.rstrip("/") or path for path in paths]
+    clean = [normal_folder(path) for path in paths]
     for number, path in enumerate(clean):
         if path in clean[:number]:
             raise UsageError(f"{paths[number]}: given twice; compare different runs")
@@ -150,7 +152,11 @@ def _open(path: str, name: str) -> ComparedRun:
 def _scores(
     records: Sequence[Mapping[str, Any]], evaluations: Sequence[Mapping[str, Any]]
 ) -> dict[str, Mapping[str, float]]:
-    """Returns those of the multiple-choice items in the last evaluation, and the newest ones of each task."""
+    """Returns the scores of the multiple-choice items in the last evaluation, and the newest ones of each task.
+
+    The name of a task has its settings, so that only scores of the same ones are compared.
+    """
+    last_step = records[-1]["step"] if records else None
     choices = [record["eval"]["choices"] for record in records if "choices" in record.get("eval", {})]
     scores = dict(choices[-1]) if choices else {}
     for evaluation in evaluations:
@@ -159,6 +165,8 @@ def _scores(
             for name, unit in (("shots", "shots"), ("limit", "items"))
             if evaluation[name] is not None
         ]
+        settings += [evaluation["precision"]] if evaluation["precision"] != "float32" else []
+        settings += [f"step {evaluation['step']:,}"] if evaluation["step"] != last_step else []
         for task, figures in evaluation["tasks"].items():
             scores[f"{task} ({', '.join(settings)})" if settings else task] = figures
     return scores

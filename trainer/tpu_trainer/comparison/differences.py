@@ -1,4 +1,4 @@
-"""In what the options and the data of runs differ."""
+"""Differences between the options and the data of runs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ import yaml
 from tpu_trainer.comparison.compared_run import ComparedRun
 
 ABSENT = "–"
+TOKENIZERS_DIFFER = (
+    "The tokenizers differ, so a token of one run is not one of another: compare bits per byte."
+)
 _NOT_COMPARED = (
     *("--output_dir", "--hub_model_id", "--hub_private", "--strict", "--track"),
     *("--data.train", "--data.validation", "--data.tokenizer", "--data.fingerprint"),
@@ -40,12 +43,23 @@ def differing_options(runs: Sequence[ComparedRun]) -> list[Difference]:
 
 def data_of(runs: Sequence[ComparedRun]) -> list[Difference]:
     """Returns a row for each split that a run uses: its share, size, and the start of its fingerprint."""
-    splits = [{f"{entry['use']}: {entry['name']}": entry for entry in run.data} for run in runs]
+    splits = [_named_splits(run.data) for run in runs]
     names = dict.fromkeys(name for each in splits for name in each)
     return [
         Difference(name, [_split(each[name]) if name in each else ABSENT for each in splits])
         for name in sorted(names)
     ]
+
+
+def _named_splits(data: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Returns use and name → entry, with a number if others have the same."""
+    splits: dict[str, Mapping[str, Any]] = {}
+    for entry in data:
+        name, number = f"{entry['use']}: {entry['name']}", 1
+        while (unique := name if number == 1 else f"{name}#{number}") in splits:
+            number += 1
+        splits[unique] = entry
+    return splits
 
 
 def _split(entry: Mapping[str, Any]) -> str:
@@ -67,16 +81,15 @@ def _leaves(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def cautions(runs: Sequence[ComparedRun]) -> list[str]:
     """Returns the reasons for which losses of these runs do not say which model is better."""
     reasons = []
-    if len({run.tokenizer for run in runs}) > 1:
-        reasons.append(
-            "The tokenizers differ, so a token of one run is not one of another: compare bits per byte."
-        )
+    if len({run.tokenizer for run in runs} - {None}) > 1:
+        reasons.append(TOKENIZERS_DIFFER)
     if len({run.options["--objective"] for run in runs}) > 1:
         reasons.append("The objectives differ: masked and causal models predict other tokens.")
-    validation = [
-        {entry["name"]: entry["fingerprint"] for entry in run.data if entry["use"].startswith("validation")}
-        for run in runs
-    ]
-    if len({tuple(sorted(each.values())) for each in validation}) > 1:
+    fingerprints: dict[str, set[str]] = {}
+    for run in runs:
+        for entry in run.data:
+            if entry["use"].startswith("validation"):
+                fingerprints.setdefault(entry["use"], set()).add(entry["fingerprint"])
+    if any(len(each) > 1 for each in fingerprints.values()):
         reasons.append("The validation data differ.")
     return reasons

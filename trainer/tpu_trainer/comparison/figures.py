@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tokenmill_reader.charts import short
 from tpu_trainer.comparison.compared_run import ComparedRun
-from tpu_trainer.comparison.differences import ABSENT
+from tpu_trainer.comparison.differences import ABSENT, TOKENIZERS_DIFFER, cautions
+from tpu_trainer.runs.evaluations import figures_of
 from tpu_trainer.runs.time_spent import KINDS, goodput
 
 
@@ -21,14 +23,23 @@ class Row:
     format: Callable[[float], str]
     better: str | None = None
     """Which is better: low, high, or neither."""
+    errors: Sequence[float | None] | None = None
+    """The standard error of each value."""
 
     @property
     def cells(self) -> list[str]:
-        return [ABSENT if value is None else self.format(value) for value in self.values]
+        """The values as text."""
+        errors = self.errors or [None] * len(self.values)
+        return [
+            ABSENT
+            if value is None
+            else self.format(value) + ("" if error is None else f" ± {self.format(error)}")
+            for value, error in zip(self.values, errors, strict=True)
+        ]
 
     @property
     def best(self) -> list[bool]:
-        """Whether each value is the best one. None is if all are equal."""
+        """Whether each value is the best one, which none is if all are equal."""
         known = [value for value in self.values if value is not None]
         if self.better is None or len(set(known)) < 2:
             return [False] * len(self.values)
@@ -45,6 +56,7 @@ def key_figures(runs: Sequence[ComparedRun]) -> list[Row]:
         formatted = short if form == "short" else form.format
         return Row(name=name, values=[value(run) for run in runs], format=formatted, better=better)
 
+    reasons = cautions(runs)
     rows = [
         row("parameters", lambda run: run.parameters, "{:,}"),
         row("steps", lambda run: run.step, "{:,}"),
@@ -55,8 +67,14 @@ def key_figures(runs: Sequence[ComparedRun]) -> list[Row]:
     for split in validation_splits(runs):
         for figure, better in (("loss", "low"), ("accuracy", "high"), ("bits_per_byte", "low")):
             name = f"{split} {figure.replace('_', ' ')}"
-            rows.append(row(name, lambda run, s=split, f=figure: _last(run, s, f), "{:.4f}", better))
-        rows.append(row(f"{split} lowest loss", lambda run, s=split: _lowest(run, s), "{:.4f}", "low"))
+            fair = not reasons or (reasons == [TOKENIZERS_DIFFER] and figure == "bits_per_byte")
+            rows.append(
+                row(name, lambda run, s=split, f=figure: _last(run, s, f), "{:.4f}", better if fair else None)
+            )
+        lowest_better = None if reasons else "low"
+        rows.append(
+            row(f"{split} lowest loss", lambda run, s=split: _lowest(run, s), "{:.4f}", lowest_better)
+        )
     rows += [
         row("tokens per second", lambda run: run.typical("tokens_per_second"), "{:,.0f}", "high"),
         row("seconds per step", lambda run: run.typical("step_seconds"), "{:.4g}"),
@@ -68,18 +86,25 @@ def key_figures(runs: Sequence[ComparedRun]) -> list[Row]:
 
 
 def score_rows(runs: Sequence[ComparedRun]) -> list[Row]:
-    """Returns a row for each metric of each task."""
-    names = dict.fromkeys(
-        (task, metric) for run in runs for task, each in run.scores.items() for metric in each
-    )
+    """Returns a row for each figure of each task."""
+    scores = [
+        {
+            (task, name): (value, error)
+            for task, figures in run.scores.items()
+            for name, value, error in figures_of(figures)
+            if math.isfinite(value)
+        }
+        for run in runs
+    ]
     return [
         Row(
-            name=f"{task} {metric}",
-            values=[run.scores.get(task, {}).get(metric) for run in runs],
+            name=" ".join(key),
+            values=[each.get(key, (None, None))[0] for each in scores],
+            errors=[each.get(key, (None, None))[1] for each in scores],
             format="{:.4g}".format,
-            better=_better(metric),
+            better=_better(key[1]),
         )
-        for task, metric in names
+        for key in dict.fromkeys(key for each in scores for key in each)
     ]
 
 
@@ -100,7 +125,7 @@ def validation_splits(runs: Sequence[ComparedRun]) -> list[str]:
 def _better(metric: str) -> str | None:
     if "perplexity" in metric or "bits_per_byte" in metric:
         return "low"
-    return "high" if metric.startswith(("acc", "exact", "f1", "mc")) and "stderr" not in metric else None
+    return "high" if metric.startswith(("acc", "exact", "f1", "mc")) else None
 
 
 def _last(run: ComparedRun, split: str, figure: str) -> float | None:

@@ -13,7 +13,7 @@ from tokenmill_reader.charts import page_style
 from tokenmill_reader.console.escaping import visible
 from tpu_trainer.comparison.charts import COLOURS, line_chart
 from tpu_trainer.comparison.compared_run import TRAINING, ComparedRun
-from tpu_trainer.comparison.differences import cautions, data_of, differing_options
+from tpu_trainer.comparison.differences import TOKENIZERS_DIFFER, cautions, data_of, differing_options
 from tpu_trainer.comparison.figures import key_figures, score_rows, time_rows, validation_splits
 from tpu_trainer.support.tables import table_lines
 
@@ -48,7 +48,7 @@ def _charts(runs: Sequence[ComparedRun]) -> Iterator[tuple[str, list[Markup]]]:
     """Yields the title and the charts of each section; sections without figures are left out."""
     splits = validation_splits(runs)
     sections = [(f"Loss: {split}", split, "loss", "nats per token", _UNITS) for split in splits]
-    if len({run.tokenizer for run in runs}) > 1:
+    if TOKENIZERS_DIFFER in cautions(runs):
         sections = [
             (f"Bits per byte: {split}", split, "bits_per_byte", "bits per byte", _UNITS) for split in splits
         ] + sections

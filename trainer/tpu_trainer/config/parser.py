@@ -20,6 +20,7 @@ _TYPES = {
     "int": "a whole number",
     "list": "a list",
     "str": "text",
+    "tuple": "a list",
     "NoneType": "null",
 }
 

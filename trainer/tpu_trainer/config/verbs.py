@@ -209,16 +209,6 @@ class GenerateConfig:
             require(value is None or self.temperature > 0, name, value, rule)
 
 
-def _check_rows(config: PlanConfig | CompileCheckConfig) -> None:
-    """Checks the options that describe rows without a dataset."""
-    for name in ("vocab_size", "max_length"):
-        value = getattr(config, name)
-        # Less has no room for the special tokens and one to predict.
-        require(value is None or value >= 8, name, value, "must be at least 8")
-        rule = "--data.train determines it; remove one of the two"
-        require(value is None or not config.data.train, name, value, rule)
-
-
 @dataclass(frozen=True)
 class PlanConfig(FitConfig):
     """Shows what a run would read, how good its model can be, and what it would take: tokens and epochs of each source
@@ -227,7 +217,7 @@ class PlanConfig(FitConfig):
     Examples:
         tokenmill-trainer plan --config tiny-clm --data.train '{A/train: 3, B/train: 1}' --train.steps 5000
         tokenmill-trainer plan --config run/config.yaml --train.steps 20000 --topology v5e:2x4
-        tokenmill-trainer plan --config gpt2-small --estimate estimate.json --max_length 1024 --vocab_size 50257
+        tokenmill-trainer plan --config gpt2-small --estimate estimate.json --topology H100:8 --mfu '[0.35, 0.5]'
     """
 
     output_dir: str = ""
@@ -235,19 +225,15 @@ class PlanConfig(FitConfig):
     data: DataConfig = field(default_factory=lambda: DataConfig(train=""))
     """The datasets in data.train, or none with --estimate."""
     estimate: str | None = None
-    """JSON that `tokenmill prepare --estimate --json` printed: the tokens of a corpus that is not prepared yet, instead
+    """JSON that `tokenmill prepare --estimate --json` printed: the rows of a corpus that is not prepared yet, instead
     of data.train."""
-    vocab_size: int | None = None
-    """With --estimate: tokens in the vocabulary. Default: the model type's, such as GPT-2's 50257."""
-    max_length: int | None = None
-    """With --estimate: tokens in a row. Default: the positions of the model type's configuration."""
     topology: str | None = None
     """What to rent: TPU chips, such as v5e:2x4, or GPUs, such as H100:8. Default: one of each kind, to compare."""
     report: str | None = None
     """JSON that `compile-check --output` wrote for this configuration, also with --find_mesh: its least step time gives
     the shortest time."""
     mfu: tuple[float, float] = (0.3, 0.6)
-    """Lowest and highest share of the peak operations per second that training reaches."""
+    """Lowest and highest share of the peak operations per second that training reaches, such as '[0.35, 0.5]'."""
     prices: dict[str, float] = field(default_factory=dict)
     """Dollars per hour of a chip or GPU, such as '{v5e: 0.6}', instead of the table's."""
     json: bool = field(default=False, metadata={"argument": {"action": "store_true"}})
@@ -257,7 +243,6 @@ class PlanConfig(FitConfig):
         super().__post_init__()
         given = bool(self.data.train)
         require(given or self.estimate is not None, "data.train", "", "give datasets, or --estimate")
-        _check_rows(self)
         require(
             not (given and self.estimate),
             "estimate",
@@ -327,4 +312,9 @@ class CompileCheckConfig(FitConfig):
             True,
             "it is an option of --find_mesh; add it",
         )
-        _check_rows(self)
+        for name in ("vocab_size", "max_length"):
+            value = getattr(self, name)
+            # Less has no room for the special tokens and one to predict.
+            require(value is None or value >= 8, name, value, "must be at least 8")
+            rule = "--data.train determines it; remove one of the two"
+            require(value is None or not self.data.train, name, value, rule)

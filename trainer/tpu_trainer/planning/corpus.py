@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 from tpu_trainer.config import PlanConfig
 from tpu_trainer.data.plan import DataPlan
+from tpu_trainer.planning.documents import read_document
 from tpu_trainer.planning.scaling_laws import effective_tokens
-from tpu_trainer.support import files
 from tpu_trainer.support.errors import UsageError
 
 
@@ -20,14 +19,18 @@ class Corpus:
     """Different tokens in all sources that it reads."""
     read: float
     effective: float
-    """What they are worth if none were repeated."""
+    """Tokens that would be worth as much if none were repeated."""
     margin: float | None
-    """Relative, of 19 of 20 cases, around all three; 0 for datasets, None if unknown."""
+    """Half the width of the interval for the tokens in 19 of 20 cases, as a share; 0 if counted, None if unknown."""
     tokens_per_row: float
 
-    def scaled(self, epochs: float) -> tuple[float, float]:
-        """Returns the tokens read and what they are worth if all sources were read this often."""
-        return epochs * self.unique, effective_tokens(self.unique, epochs * self.unique)
+
+@dataclass(frozen=True, kw_only=True)
+class EstimatedRows:
+    """The rows that `prepare` would write."""
+
+    max_length: int
+    vocab_size: int
 
 
 def corpus_of_datasets(plan: DataPlan) -> Corpus:
@@ -46,30 +49,35 @@ def corpus_of_datasets(plan: DataPlan) -> Corpus:
     )
 
 
-def corpus_of_estimate(config: PlanConfig) -> Corpus:
-    """Returns the tokens of a run on what `prepare --estimate --json` has estimated.
+def corpus_of_estimate(config: PlanConfig) -> tuple[Corpus, EstimatedRows]:
+    """Returns the tokens of a run on what `prepare --estimate --json` has estimated, and the rows' shape.
 
     Raises:
         UsageError: If the file has no estimate of rows.
     """
-    path = config.estimate
+    path, writer = config.estimate, "`tokenmill prepare --estimate --json` prints"
+    estimate = read_document("estimate", path, writer)
     try:
-        estimate = json.loads(files.read_bytes(path))
-        split = estimate["splits"].get("train") or next(iter(estimate["splits"].values()))
-        unique, rows, error = float(split["tokens"]), float(split["rows"]), estimate["token_error"]
-        if not (unique > 0 and rows > 0 and (error is None or error >= 0)):
-            raise ValueError("no tokens or no rows")
-    except FileNotFoundError as cause:
-        raise UsageError(f"--estimate is {path!r}: there is no such file") from cause
-    except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as cause:
+        splits, max_length = estimate["splits"], estimate["max_length"]
+        name = "train" if "train" in splits else next(iter(splits))
+        unique, rows = float(splits[name]["tokens"]), float(splits[name]["rows"])
+        error, vocab_size = estimate["token_error"], int(estimate["vocab_size"])
+    except (ValueError, KeyError, TypeError, StopIteration) as cause:
+        raise UsageError(f"--estimate is {path!r}: not what {writer} ({cause!r})") from cause
+    if max_length is None or ("train" not in splits and len(splits) > 1):
+        reason = "rows are whole documents" if max_length is None else f"the splits are {', '.join(splits)}"
+        remedy = "set its --max_length" if max_length is None else "name one of them train"
+        raise UsageError(f"--estimate is {path!r}: {reason}; estimate again, and {remedy}")
+    if not 0 < unique <= rows * max_length * 1.001:
         raise UsageError(
-            f"--estimate is {path!r}: not what `tokenmill prepare --estimate --json` prints ({cause!r})"
-        ) from cause
+            f"--estimate is {path!r}: {unique:,.0f} tokens cannot be in {rows:,.0f} rows of {max_length}"
+        )
     read = config.train.rows_before(config.train.steps) * unique / rows
-    return Corpus(
+    corpus = Corpus(
         unique=unique,
         read=read,
         effective=effective_tokens(unique, read),
         margin=None if error is None else 2 * error,
         tokens_per_row=unique / rows,
     )
+    return corpus, EstimatedRows(max_length=max_length, vocab_size=vocab_size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -35,9 +36,9 @@ class Accelerator:
     kind: str
     count: int
     peak_flops: float
-    """Of one, in operations per second."""
+    """Operations per second of one."""
     dollars: float
-    """Of one, per hour."""
+    """Dollars per hour of one."""
 
 
 def accelerators(
@@ -57,7 +58,7 @@ def accelerators(
         if kind not in PRICES:
             meant = suggestion(kind, list(PRICES))
             raise UsageError(f"--prices names {kind!r}{meant}: give kinds of {', '.join(PRICES)}")
-        if not price > 0:
+        if not 0 < price < math.inf:
             raise UsageError(f"--prices has {price} for {kind}: give dollars per hour above 0")
     if topology is None:
         chosen = dict.fromkeys(PRICES, 1)
@@ -67,6 +68,11 @@ def accelerators(
             if not count.isdecimal() or int(count) < 1:
                 raise UsageError(f"--topology is {topology!r}: give the number of GPUs, such as {kind}:8")
             chosen = {kind: int(count)}
+        elif kind not in CHIPS:
+            meant = suggestion(kind, list(PRICES))
+            raise UsageError(
+                f"--topology is {topology!r}: the kind must be one of {', '.join(PRICES)}{meant}"
+            )
         else:
             parsed = Topology.parse(topology)
             chosen = {parsed.chip.name: parsed.replicas // parsed.chip.devices}

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
-from tpu_trainer.support import files
+from tpu_trainer.planning.documents import read_document
 from tpu_trainer.support.chips import Topology
 from tpu_trainer.support.errors import UsageError
 
@@ -27,8 +26,10 @@ def read_report(path: str) -> Report:
     Raises:
         UsageError: If it is not such a file, or the step does not fit into memory.
     """
+    writer = "`compile-check --output` writes for one configuration"
+    document = read_document("report", path, writer)
     try:
-        [report] = json.loads(files.read_bytes(path))["reports"]
+        [report] = document["reports"]
         topology = Topology.parse(report["topology"])
         if not report["fits"]:
             raise UsageError(
@@ -40,9 +41,5 @@ def read_report(path: str) -> Report:
             seconds=float(roofline["least_step_seconds"]),
             flops=float(roofline["model_flops"]) * topology.replicas,
         )
-    except FileNotFoundError as error:
-        raise UsageError(f"--report is {path!r}: there is no such file") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(
-            f"--report is {path!r}: not what `compile-check --output` writes for one configuration ({error!r})"
-        ) from error
+        raise UsageError(f"--report is {path!r}: not what {writer} ({error!r})") from error

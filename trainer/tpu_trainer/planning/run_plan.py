@@ -16,9 +16,6 @@ from tpu_trainer.planning.scaling_laws import LAWS, LEAST_PARAMETERS, LEAST_TOKE
 from tpu_trainer.support.errors import UsageError
 from tpu_trainer.support.tables import table_lines
 
-_EPOCHS = (1, 4)
-"""For which the best size is shown: once, and the most that is almost as good as new data."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
@@ -57,6 +54,8 @@ class RunPlan:
         """Why the laws say nothing about this run; None if they do."""
         if self._config.objective == "mlm":
             return "the published laws are of causal models"
+        if self._config.model.init_from is not None:
+            return "the published laws are of models that start with random weights"
         if self._model.has_experts:
             return "the published laws are of dense models"
         if self._model.parameters < LEAST_PARAMETERS or self._corpus.effective < LEAST_TOKENS:
@@ -68,20 +67,17 @@ class RunPlan:
 
     def loss(self) -> Range:
         """Returns the loss at the end, in nats per token."""
-        return over_laws(lambda law: law.loss(self._model.parameters, self._corpus.effective))
+        corpus, parameters = self._corpus, self._model.parameters
+        return over_laws(lambda law: law.run_loss(parameters, corpus.unique, corpus.effective))
 
-    def best_size(self) -> Range:
-        """Returns the parameters with the lowest loss for the operations of this run, on tokens read once."""
-        return over_laws(lambda law: law.best_size(6 * self._model.parameters * self._corpus.read))
+    def best_run(self) -> Range:
+        """Returns the parameters with the lowest loss for the operations of this run, on this corpus."""
+        flops = 6 * self._model.parameters * self._corpus.read
+        return over_laws(lambda law: law.best_run(flops, self._corpus.unique))
 
-    def best_sizes_for_corpus(self) -> dict[int, tuple[Range, Range]]:
-        """Returns epochs → the parameters for which they are the best number of epochs, and the operations."""
-        sizes = {}
-        for epochs in _EPOCHS:
-            read, effective = self._corpus.scaled(epochs)
-            size = over_laws(lambda law, tokens=effective: law.best_size_for(tokens))
-            sizes[epochs] = (size, Range(*(6 * each * read for each in size)))
-        return sizes
+    def best_size_for_corpus(self) -> Range:
+        """Returns the parameters for which the corpus, read once, is the best number of tokens."""
+        return over_laws(lambda law: law.best_size_for(self._corpus.unique))
 
     def to_json(self) -> dict[str, Any]:
         """Returns all figures. Ranges are [value, lowest, highest], times and costs [lowest, highest]."""
@@ -106,11 +102,8 @@ class RunPlan:
         if self.no_law is None:
             document["scaling"] = {
                 "loss": self.loss(),
-                "best_size_for_these_flops": self.best_size(),
-                "best_sizes_for_the_corpus": {
-                    f"{epochs} epochs": {"parameters": size, "flops": flops}
-                    for epochs, (size, flops) in self.best_sizes_for_corpus().items()
-                },
+                "best_size_for_these_flops": self.best_run(),
+                "best_size_for_the_corpus_read_once": self.best_size_for_corpus(),
             }
         return document
 
@@ -120,27 +113,29 @@ class RunPlan:
         margin = (
             "" if corpus.margin == 0 else " ± unknown" if corpus.margin is None else f" ± {corpus.margin:.1%}"
         )
+        steps = self._steps_of_an_epoch()
+        counted = f"{steps:,} step{'s' if steps > 1 else ''}"
         yield (
             f"tokens: {_count(corpus.unique)}{margin} in the corpus; {_count(corpus.read)} to read, "
-            f"{corpus.read / corpus.unique:.2f} epochs; one epoch is {self._steps_of_an_epoch():,} steps"
+            f"{corpus.read / corpus.unique:.2f} epochs; {counted} an epoch"
         )
         yield (
-            f"model: {self._config.model.type} of {model.parameters:,} parameters, "
+            f"model: {model.type} of {model.parameters:,} parameters, "
             f"{corpus.read / model.parameters:,.1f} tokens per parameter"
         )
         yield f"training: {self.flops:.2e} floating-point operations"
         if self.no_law is None:
             yield f"loss at the end: about {_shown(self.loss(), '{:.2f}'.format)} nats per token"
-            best = self.best_size()
+            best = self.best_run()
             tokens = [model.parameters * corpus.read / each for each in best]
             shown = _shown(Range(tokens[0], min(tokens), max(tokens)), _count)
-            yield f"best size for these operations: {_shown(best, _count)} parameters on {shown} tokens"
-            for epochs, (size, flops) in self.best_sizes_for_corpus().items():
-                times = "once" if epochs == 1 else f"{epochs} times"
-                yield (
-                    f"best size for the corpus, read {times}: {_shown(size, _count)} parameters, "
-                    f"{_shown(flops, '{:.1e}'.format)} operations"
-                )
+            yield f"best size for these operations: {_shown(best, _count)} parameters, which read {shown} tokens"
+            once = self.best_size_for_corpus()
+            flops = Range(*(6 * each * corpus.unique for each in once))
+            yield (
+                f"best size for the corpus, read once: {_shown(once, _count)} parameters, "
+                f"{_shown(flops, '{:.1e}'.format)} operations"
+            )
         yield ""
         yield from table_lines(
             [("rented", "hours", "dollars"), *(self._cost_cells(*item) for item in self.costs.items())]
@@ -153,8 +148,10 @@ class RunPlan:
     def assumptions(self) -> Iterator[str]:
         """Yields what the figures rest on."""
         low, high = self._config.mfu
-        if self._corpus.margin != 0:
-            yield "tokens are estimated from a sample of the text; margins contain 19 of 20 cases"
+        if self._corpus.margin is None:
+            yield "tokens are estimated from a sample that does not tell how far they may be off"
+        elif self._corpus.margin:
+            yield "tokens are estimated from a sample of the text; the margin contains 19 of 20 cases"
         yield (
             "operations are those of the model's matrix products, forward and backward (PaLM's appendix B), without "
             "recomputation"
@@ -165,7 +162,7 @@ class RunPlan:
                 + " and ".join(law.source for law in LAWS[1:])
             )
             yield "all are of English web text and its tokenizers: another text, such as code, has another loss"
-            yield "repeated tokens count less, by Muennighoff et al."
+            yield "repeated tokens count less, as do parameters beyond the best size for different ones (2305.16264)"
             yield "operations of the best sizes are 6 × parameters × tokens"
         else:
             yield f"no loss and no best size: {self.no_law}"
@@ -178,7 +175,8 @@ class RunPlan:
                 "the step itself (--report)"
             )
         yield "compilation, evaluation, checkpoints, restarts and waiting for data are not counted"
-        overridden = list(self._config.prices)
+        rented = {cost.accelerator.kind for cost in self.costs.values()}
+        overridden = [kind for kind in self._config.prices if kind in rented]
         yield f"prices: on demand, USA, {DATE} ({SOURCE})" + (
             f", except {', '.join(overridden)} (--prices)" if overridden else "; --prices overrides them"
         )
@@ -196,7 +194,9 @@ class RunPlan:
         count = cost.accelerator.count
         what = f"one {name}" if self._topology is None else f"{name}, {count}"
         shown = f"{what} at ${cost.accelerator.dollars:.2f}"
-        hours, dollars = (" to ".join(map(_rounded, each)) for each in (cost.hours, cost.dollars))
+        hours, dollars = (
+            " to ".join(dict.fromkeys(map(_rounded, each))) for each in (cost.hours, cost.dollars)
+        )
         return shown, hours, dollars
 
 
@@ -209,12 +209,16 @@ def _least_hours(config: PlanConfig, report: Report | None, model: ModelCost) ->
     if report is None:
         return None
     expected = config.train.batch_size * model.flops_per_row
-    if config.topology not in (None, report.topology) or abs(report.flops / expected - 1) > 0.01:
+    if config.topology not in (None, report.topology):
         raise UsageError(
-            f"--report is {config.report!r}: of a step of {short(report.flops)} operations on {report.topology}, but "
-            f"this run's has {short(expected)} on {config.topology or report.topology}; check this configuration"
+            f"--report is {config.report!r}: of {report.topology}, but --topology is {config.topology}"
         )
-    return report.seconds * config.train.steps / 3600
+    if abs(report.flops / expected - 1) > 0.01:
+        raise UsageError(
+            f"--report is {config.report!r}: of a step of {short(report.flops)} operations, but this run's has "
+            f"{short(expected)}; check this configuration"
+        )
+    return report.seconds * config.train.rows_before(config.train.steps) / config.train.batch_size / 3600
 
 
 def _shown(values: Range, form: Callable[[float], str]) -> str:

@@ -2,8 +2,8 @@
 
 All have the form L(N, D) = E + A / N^α + B / D^β (Hoffmann et al., 2022, arXiv 2203.15556, equation 2), in nats per
 token, for causal models of N parameters trained once on D tokens of web text. They differ in their data and fits, so
-that their range shows how much is known. Repeated tokens count less (Muennighoff et al., 2023, arXiv 2305.16264,
-equation 5).
+that their range shows how much is known. Repeated tokens, and parameters beyond the best size for the different tokens,
+count less (Muennighoff et al., 2023, arXiv 2305.16264, equations 5 and 6).
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 LEAST_PARAMETERS, LEAST_TOKENS = 10e6, 100e6
-"""Those of the smallest models of the fits, by Muennighoff et al. Of smaller ones, the laws say nothing."""
-_REPETITIONS = 15.387756
-"""R*_D of Muennighoff et al., appendix A: how many repetitions add about as much as all further ones."""
+"""The smallest models of the fits, those of Muennighoff et al. The laws say nothing about smaller ones."""
+_REPETITIONS, _EXCESS = 15.387756, 5.309743
+"""R*_D and R*_N of Muennighoff et al., appendix A: so many repetitions of all add as much as any number can."""
+_SIZES = np.geomspace(1e6, 1e13, 7001)
 
 
 class Range(NamedTuple):
@@ -51,12 +54,19 @@ class ScalingLaw:
             + self.token_factor * tokens**-self.token_exponent
         )
 
-    def best_size(self, flops: float) -> float:
-        """Returns the parameters with the lowest loss if 6 N D operations are spent (equation 4)."""
-        return self._ratio * (flops / 6) ** self._share
+    def run_loss(self, parameters: float, unique: float, effective: float) -> float:
+        """Returns the loss of a run on `unique` different tokens that are worth `effective` tokens in all."""
+        return self.loss(_worth(self.best_size_for(min(unique, effective)), parameters, _EXCESS), effective)
+
+    def best_run(self, flops: float, unique: float) -> float:
+        """Returns the parameters with the lowest loss if 6 N D operations are spent on `unique` different tokens."""
+        tokens = flops / 6 / _SIZES
+        enough = self.best_size_for(np.minimum(unique, tokens))
+        losses = self.loss(_worth(enough, _SIZES, _EXCESS), _worth(unique, tokens, _REPETITIONS))
+        return float(_SIZES[np.argmin(losses)])
 
     def best_size_for(self, tokens: float) -> float:
-        """Returns the parameters of the model for which `tokens` is the best number of tokens."""
+        """Returns the parameters of the model for which `tokens`, read once, is the best number (equation 4)."""
         return self._ratio * (tokens * self._ratio) ** (self.token_exponent / self.size_exponent)
 
     @property
@@ -64,10 +74,6 @@ class ScalingLaw:
         """G of equation 4."""
         quotient = self.size_exponent * self.size_factor / (self.token_exponent * self.token_factor)
         return quotient ** (1 / (self.size_exponent + self.token_exponent))
-
-    @property
-    def _share(self) -> float:
-        return self.token_exponent / (self.size_exponent + self.token_exponent)
 
 
 LAWS = (
@@ -80,12 +86,13 @@ LAWS = (
         token_exponent=0.3658,
     ),
     ScalingLaw(
+        # The paper prints 1.69, 0.34 and 0.28; its source has these digits.
         source="Hoffmann et al. 2022, arXiv 2203.15556, approach 3",
-        irreducible=1.69,
+        irreducible=1.6934,
         size_factor=406.4,
-        size_exponent=0.34,
+        size_exponent=0.3392,
         token_factor=410.7,
-        token_exponent=0.28,
+        token_exponent=0.2849,
     ),
     ScalingLaw(
         source="Muennighoff et al. 2023, arXiv 2305.16264",
@@ -105,11 +112,14 @@ def over_laws(figure: Callable[[ScalingLaw], float]) -> Range:
 
 
 def effective_tokens(unique: float, read: float) -> float:
-    """Returns the tokens that, read once, are worth `read` tokens of which `unique` are different.
+    """Returns the tokens that, read once, are worth `read` tokens of which `unique` are different."""
+    return float(_worth(unique, read, _REPETITIONS))
 
-    Equation 5 of Muennighoff et al.: U + U R* (1 - exp(-R / R*)), with R repetitions after the first epoch.
+
+def _worth(unit: float | np.ndarray, amount: float | np.ndarray, most: float) -> np.ndarray:
+    """Returns what an amount is worth if what exceeds a unit counts less and less, at most `most` units.
+
+    Equation 5 of Muennighoff et al.: U + U R* (1 - exp(-R / R*)), with R units after the first.
     """
-    if read <= unique:
-        return read
-    repetitions = read / unique - 1
-    return unique + unique * _REPETITIONS * (1 - math.exp(-repetitions / _REPETITIONS))
+    excess = np.maximum(amount / unit - 1, 0.0)
+    return np.minimum(amount, unit) + unit * most * (1 - np.exp(-excess / most))

@@ -25,6 +25,7 @@ from typing import Any
 from tpu_trainer.config import FitConfig
 from tpu_trainer.config.files import dump_fit_config, load_fit_config, option_values
 from tpu_trainer.runs import run_lock
+from tpu_trainer.runs.time_spent import SPENT
 from tpu_trainer.support import files
 from tpu_trainer.support.errors import UsageError
 
@@ -154,7 +155,7 @@ class RunFolder:
         return _parse(
             files.read_bytes(self._data),
             place=self._data,
-            valid=lambda value: isinstance(value, list) and all(isinstance(each, dict) for each in value),
+            valid=lambda value: isinstance(value, list) and all(map(_is_data_entry, value)),
             remedy="remove it; `fit` writes it again when the run continues",
         )
 
@@ -244,14 +245,35 @@ def _records(path: str, valid: Callable[[Any], bool]) -> list[dict[str, Any]]:
     ]
 
 
+def _is_data_entry(entry: Any) -> bool:
+    """Whether a value is an entry of data.json, which mixture.describe makes."""
+    return (
+        isinstance(entry, dict)
+        and all(isinstance(entry.get(name), str) for name in ("name", "use", "fingerprint"))
+        and all(_is_step(entry.get(name)) for name in ("rows", "max_length"))
+        and (entry.get("share") is None or _is_number(entry["share"]))
+    )
+
+
 def _is_metrics(record: Any) -> bool:
     """Whether a value is a line of metrics.jsonl: a step with a loss, an evaluation, or neither."""
     if not isinstance(record, dict) or not _is_step(record.get("step")):
         return False
-    figures = [record.get("loss", 0.0)]
-    if "eval" in record:
-        figures.append(record["eval"].get("loss") if isinstance(record["eval"], dict) else None)
-    return all(type(figure) in (int, float) for figure in figures)
+    if not all(_is_number(record.get(name, 0.0)) for name in ("loss", "tokens", "flops")):
+        return False
+    spent, evaluation = record.get(SPENT, {}), record.get("eval", {"loss": 0.0})
+    if not (isinstance(spent, dict) and all(map(_is_number, spent.values()))):
+        return False
+    splits = evaluation.get("splits", {"": evaluation}) if isinstance(evaluation, dict) else None
+    return isinstance(splits, dict) and all(
+        isinstance(figures, dict) and _is_number(figures.get("loss"))
+        for figures in (evaluation, *splits.values())
+    )
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number that a float can hold, or not finite."""
+    return type(value) is float or (type(value) is int and abs(value) < 10**300)
 
 
 def _is_evaluation(record: Any) -> bool:
@@ -262,8 +284,7 @@ def _is_evaluation(record: Any) -> bool:
         return False
     tasks = record.get("tasks")
     return isinstance(tasks, dict) and all(
-        isinstance(figures, dict) and all(type(figure) in (int, float) for figure in figures.values())
-        for figures in tasks.values()
+        isinstance(figures, dict) and all(map(_is_number, figures.values())) for figures in tasks.values()
     )
 
 

@@ -95,4 +95,4 @@ class TimeSpent:
 def goodput(seconds: Mapping[str, float]) -> float | None:
     """Returns the share of STEP in the seconds of all kinds; None without any."""
     total = sum(seconds.values())
-    return seconds[STEP] / total if total else None
+    return seconds.get(STEP, 0.0) / total if total else None

@@ -17,18 +17,19 @@ def main(config: PlanConfig) -> None:
     Raises:
         UsageError: If the data, the model or a file cannot be used.
     """
-    data = None if config.estimate else DataPlan(config, open_data(config))
-    corpus = corpus_of_estimate(config) if data is None else corpus_of_datasets(data)
+    if config.estimate is None:
+        data, estimated = DataPlan(config, open_data(config)), None
+        corpus = corpus_of_datasets(data)
+    else:
+        data = None
+        corpus, estimated = corpus_of_estimate(config)
     with elapsed("plan: starting TensorFlow"):
         from tpu_trainer.planning.model_cost import model_cost
         from tpu_trainer.planning.run_plan import RunPlan
 
-    plan = RunPlan(config, corpus, model_cost(config))
+    plan = RunPlan(config, corpus, model_cost(config, estimated))
     if config.json:
         print(json.dumps((data.to_json() if data else {}) | plan.to_json(), indent=1))
         return
-    for line in data.lines() if data else ():
-        print(line)
-    print()
-    for line in plan.lines():
-        print(line)
+    lines = [*data.lines(), ""] if data else []
+    print("\n".join([*lines, *plan.lines()]))
