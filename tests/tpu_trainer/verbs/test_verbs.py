@@ -405,8 +405,8 @@ def test_verbs_show_what_takes_seconds(
         activities.append(activity)
         yield
 
-    for verb in ("export", "evaluate", "fill_mask"):
-        monkeypatch.setattr(importlib.import_module(f"tpu_trainer.verbs.{verb}"), "elapsed", record_activity)
+    for module in ("verbs.export", "verbs.evaluate", "scoring.models", "verbs.fill_mask"):
+        monkeypatch.setattr(importlib.import_module(f"tpu_trainer.{module}"), "elapsed", record_activity)
     run_verb("export", "--run", run_folder, "--output", tmp_path / "model")
     run_verb("evaluate", "--run", run_folder, "--output", tmp_path / "figures.json", "--strategy", "cpu")
     run_verb("fill-mask", "--model", exported, "--text", "w1 <mask>")
