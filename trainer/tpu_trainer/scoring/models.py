@@ -11,6 +11,7 @@ from tokenmill_reader.console.elapsed import elapsed
 from tpu_trainer.config import DataConfig, EvaluateConfig, FitConfig, ModelConfig, ObjectiveName, TrainConfig
 from tpu_trainer.data.tokenizer import load_tokenizer
 from tpu_trainer.data.vocabulary import Vocabulary
+from tpu_trainer.devices.devices import Devices
 from tpu_trainer.devices.executor import StepExecutor, check_batch_size
 from tpu_trainer.devices.opening import open_devices
 from tpu_trainer.devices.pjrt.peers import Peers
@@ -20,6 +21,7 @@ from tpu_trainer.exports.saved_tokenizer import save_tokenizer
 from tpu_trainer.network.configuration import configure
 from tpu_trainer.runs.checkpoint import Checkpoints
 from tpu_trainer.runs.run_folder import RunFolder
+from tpu_trainer.step.task import Task
 from tpu_trainer.training.build import build_task
 
 _ROWS_OF_A_REPLICA = 8
@@ -65,8 +67,20 @@ def run_executor(
     part = run.optimizer.evaluated
     run = _for_evaluation(run, config)
     devices = open_devices(run, peers)
+    task = _build(run, devices, vocabulary, max_length, given_targets=given_targets)
+    executor = devices.executor(task, state={"network": task.objective.model.network.weights})
+    # Of the average, the checkpoint has the same names in another part.
+    names = {name.replace("network/", f"{part}/", 1): name for name in executor.state_shapes()}
+    shapes = {saved: executor.state_shapes()[name] for saved, name in names.items()}
+    executor.load_state((names[saved], value) for saved, value in checkpoints.read(step, shapes))
+    return executor
+
+
+def _build(
+    run: FitConfig, devices: Devices, vocabulary: Vocabulary, max_length: int, *, given_targets: bool
+) -> Task:
     with elapsed("evaluate: building the model"), devices.scope():
-        task = build_task(
+        return build_task(
             run,
             vocabulary=vocabulary,
             max_length=max_length,
@@ -74,12 +88,6 @@ def run_executor(
             initial=devices.initial,
             given_targets=given_targets,
         )
-    executor = devices.executor(task, state={"network": task.objective.model.network.weights})
-    # Of the average, the checkpoint has the same names in another part.
-    names = {name.replace("network/", f"{part}/", 1): name for name in executor.state_shapes()}
-    shapes = {saved: executor.state_shapes()[name] for saved, name in names.items()}
-    executor.load_state((names[saved], value) for saved, value in checkpoints.read(step, shapes))
-    return executor
 
 
 def _for_evaluation(run: FitConfig, config: EvaluateConfig) -> FitConfig:
@@ -171,15 +179,7 @@ def _open_export(config: EvaluateConfig, peers: Peers) -> ScoredModel:
         mesh=config.mesh,
     )
     devices = open_devices(run, peers)
-    with elapsed("evaluate: building the model"), devices.scope():
-        task = build_task(
-            run,
-            vocabulary=vocabulary,
-            max_length=max_length,
-            target=devices.target,
-            initial=devices.initial,
-            given_targets=True,
-        )
+    task = _build(run, devices, vocabulary, max_length, given_targets=True)
     network = task.objective.model.network
     load_weights(network, config.model, family=family, vocabulary=vocabulary, initial=devices.initial)
     return ScoredModel(
