@@ -19,16 +19,15 @@ from pathlib import Path
 from typing import Any
 
 Fault = dict[str, Any]
-_AT_ONCE = 2
 
 
 def run_all(
-    folder: Path, chains: Sequence[Sequence[tuple[Sequence[Any], Fault]]]
+    folder: Path, chains: Sequence[Sequence[tuple[Sequence[Any], Fault]]], *, at_once: int = 2
 ) -> list[list[tuple[int, str]]]:
     """Returns (exit status, output) of each run of each chain.
 
     A run is (arguments, fault); a fault is {name of a function below: its argument}. The runs of a chain are
-    sequential. Temporary files are in `folder`/temporary.
+    sequential, and `at_once` chains run at a time. Temporary files are in `folder`/temporary.
     """
     temporary = folder / "temporary"
     temporary.mkdir(parents=True)
@@ -40,7 +39,7 @@ def run_all(
         for chain, runs in enumerate(chains)
     ]
     result = subprocess.run(
-        [sys.executable, "-m", "tests.tpu_trainer.faults"],
+        [sys.executable, "-m", "tests.tpu_trainer.faults", str(at_once)],
         input=json.dumps(plan),
         capture_output=True,
         text=True,
@@ -228,7 +227,7 @@ def main() -> None:
     statuses: list[list[int]] = [[] for _ in chains]
     waiting_chains, running_chains = list(range(len(chains))), {}
     while waiting_chains or running_chains:
-        while waiting_chains and len(running_chains) < _AT_ONCE:
+        while waiting_chains and len(running_chains) < int(sys.argv[1]):
             chain = waiting_chains.pop(0)
             running_chains[_start(*chains[chain][0], run)] = chain
         process, status = os.wait()

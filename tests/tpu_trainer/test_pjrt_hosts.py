@@ -45,6 +45,29 @@ def write_own_disks(root: Path, dataset: Path) -> None:
     finished_run.write_summary({"steps": 24, "data": open_split(str(dataset / "train")).fingerprint})
 
 
+Process = tuple[Fault, dict[str, Any]]
+"""The fault of a process, and options of its own."""
+
+
+def meeting_processes(
+    run: Path, dataset: Path, options: dict[str, Any], *processes: Process, devices: int = 2
+) -> list[Any]:
+    """Returns the arguments and settings of each process of a run, each with so many devices."""
+    meeting = {
+        "mesh.coordinator_address": f"127.0.0.1:{free_ports(1)[0]}",
+        "mesh.num_processes": len(processes),
+    }
+    return [
+        (
+            fit_arguments(
+                dataset, run, OPTIONS | options | meeting | {"mesh.process_id": index} | own_options
+            ),
+            {"environment": cpu_devices.environment(devices), "lost_after": 10} | fault,
+        )
+        for index, (fault, own_options) in enumerate(processes)
+    ]
+
+
 @pytest.fixture(scope="module")
 def outcomes(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Name → the run's folder, and exit status and output of each of its processes."""
@@ -55,24 +78,8 @@ def outcomes(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
             "environment": cpu_devices.environment(4)
         }
 
-    def several_processes(
-        run: str, options: dict[str, Any], *processes: tuple[Fault, dict[str, Any]]
-    ) -> list[Any]:
-        meeting = {
-            "mesh.coordinator_address": f"127.0.0.1:{free_ports(1)[0]}",
-            "mesh.num_processes": len(processes),
-        }
-        return [
-            (
-                fit_arguments(
-                    dataset,
-                    root / run,
-                    OPTIONS | options | meeting | {"mesh.process_id": index} | own_options,
-                ),
-                {"environment": cpu_devices.environment(2), "lost_after": 10} | fault,
-            )
-            for index, (fault, own_options) in enumerate(processes)
-        ]
+    def several_processes(run: str, options: dict[str, Any], *processes: Process) -> list[Any]:
+        return meeting_processes(root / run, dataset, options, *processes)
 
     clock_options = FSDP | {"train.checkpoint_minutes": 1e-6, "train.checkpoint_every": 100}
     # The evaluation after step 9 makes a checkpoint, of which process 1 writes half of its part.
@@ -171,3 +178,27 @@ def test_evaluate_rejects_processes_with_different_meshes(outcomes: dict[str, An
     for status, output in (outcomes["alone"][2], outcomes["other mesh"][0]):
         assert status == ExitStatus.USAGE, output
         assert "--mesh.fsdp is True in process 0 and False in process 1; start all with" in output
+
+
+@pytest.mark.wide
+def test_four_processes_continue_after_one_is_killed_in_a_write(
+    outcomes: dict[str, Any], dataset: Path, tmp_path: Path
+) -> None:
+    """Each writes a quarter of a checkpoint. The first and the last of them are killed, one after the other."""
+    writes = FSDP | {"train.checkpoint_minutes": 1e-6, "train.checkpoint_every": 100}
+    faults: list[list[Process]] = [
+        [({}, {}), ({}, {}), ({}, {}), ({"kill_in_write_of": 9}, {})],
+        [({"kill_in_write_of": 18}, {}), ({}, {}), ({}, {}), ({}, {})],
+        [({}, {})] * 4,
+    ]
+    for number, processes in enumerate(faults):
+        runs = meeting_processes(tmp_path / "run", dataset, writes, *processes, devices=1)
+        results = run_all(tmp_path / str(number), [[run] for run in runs], at_once=4)
+        statuses = [status for [(status, _)] in results]
+        if number < 2:
+            killed = 3 if number == 0 else 0
+            assert statuses[killed] == -signal.SIGKILL, results[killed]
+            assert all(status != 0 for status in statuses), results
+        else:
+            assert statuses == [0] * 4, results
+    assert_equal_but_for_rounding(tmp_path / "run", outcomes["folder"] / "alone")
