@@ -65,7 +65,7 @@ def test_the_file_is_up_to_date():
 
 def test_every_option_is_a_parameter_with_a_label_a_help_text_and_a_pattern(parameters):
     options = {option.flag for option in options_of(PrepareConfig)}
-    options -= {"estimate", "prices", "skip_memory_check", "wait", "json", "quiet"}
+    options -= {"estimate", "prices", "skip_memory_check", "wait", "track", "json", "quiet"}
     assert set(parameters) == options | {"sdk_container_image"}
     for parameter in parameters.values():
         assert parameter.label and parameter.regexes and parameter.help_text.endswith("."), parameter.name

@@ -149,7 +149,7 @@ def by_length(texts: list[str], columns: dict[str, list]) -> dict[str, list]:
 def draw_curation(rng: random.Random, dedup: str) -> Curation:
     """Returns the curation of a case; for most cases none but `dedup`."""
     if rng.random() < 0.6:
-        return Curation(dedup=dedup, keeps_longest=dedup != "none" and rng.random() < 0.5)
+        return Curation(dedup=dedup, keeps_longest=dedup == "near" and rng.random() < 0.5)
     names = ("pii", "tests.fuzz.curation:by_length")
     return Curation(
         filters=tuple(rng.sample(names, rng.choice((0, 0, 1, 2)))),
@@ -159,7 +159,7 @@ def draw_curation(rng: random.Random, dedup: str) -> Curation:
         of_blocks=rng.random() < 0.3,
         dedup=dedup,
         restore_every=rng.choice((0, 0, 1, 3)),
-        keeps_longest=dedup != "none" and rng.random() < 0.5,
+        keeps_longest=dedup == "near" and rng.random() < 0.5,
     )
 
 

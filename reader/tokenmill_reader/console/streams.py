@@ -76,8 +76,8 @@ def json_line(value: Any) -> str:
 
 
 def is_utf8() -> bool:
-    """Returns whether stdout's encoding represents every character."""
-    return codecs.lookup(sys.stdout.encoding).name == "utf-8"
+    """Returns whether stdout represents every character, as a stream of text in memory, without an encoding, does."""
+    return sys.stdout.encoding is None or codecs.lookup(sys.stdout.encoding).name == "utf-8"
 
 
 def write_to_stderr(text: str) -> None:
