@@ -177,9 +177,8 @@ class RunPlan:
         yield "compilation, evaluation, checkpoints, restarts and waiting for data are not counted"
         rented = {cost.accelerator.kind for cost in self.costs.values()}
         overridden = [kind for kind in self._config.prices if kind in rented]
-        yield f"prices: on demand, USA, {DATE} ({SOURCE})" + (
-            f", except {', '.join(overridden)} (--prices)" if overridden else "; --prices overrides them"
-        )
+        changed = f", except {', '.join(overridden)}" if overridden else ""
+        yield f"prices: on demand, USA, about {DATE}{changed} (--prices); check them at {SOURCE}"
 
     def _steps_of_an_epoch(self) -> int:
         return max(1, self._config.train.steps_for(round(self._corpus.unique / self._corpus.tokens_per_row)))
