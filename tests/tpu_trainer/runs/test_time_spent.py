@@ -8,7 +8,7 @@ from tpu_trainer.runs.time_spent import KINDS, TimeSpent, goodput
 
 
 class Clock:
-    """A clock that only moves when it is told to."""
+    """A clock that a test moves."""
 
     def __init__(self) -> None:
         self.seconds = 100.0

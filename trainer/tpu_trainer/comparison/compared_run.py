@@ -90,9 +90,9 @@ class ComparedRun:
         amounts = self.until([self.step], unit)
         return None if amounts is None else float(amounts[0])
 
-    def last(self, figure: str) -> float | None:
-        """Returns the last value of a training figure."""
-        curve = self.curve(TRAINING, figure)
+    def last(self, split: str, figure: str) -> float | None:
+        """Returns the last value of a figure in training or of a validation split."""
+        curve = self.curve(split, figure)
         return curve[-1][1] if curve else None
 
     def typical(self, figure: str) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tokenmill_reader.charts import short
-from tpu_trainer.comparison.compared_run import ComparedRun
+from tpu_trainer.comparison.compared_run import TRAINING, ComparedRun
 from tpu_trainer.comparison.differences import ABSENT, TOKENIZERS_DIFFER, cautions
 from tpu_trainer.runs.evaluations import figures_of
 from tpu_trainer.runs.time_spent import KINDS, goodput
@@ -62,14 +62,14 @@ def key_figures(runs: Sequence[ComparedRun]) -> list[Row]:
         row("steps", lambda run: run.step, "{:,}"),
         row("tokens", lambda run: run.total("tokens"), "short"),
         row("FLOPs", lambda run: run.total("flops"), "short"),
-        row("training loss", lambda run: run.last("loss"), "{:.4f}"),
+        row("training loss", lambda run: run.last(TRAINING, "loss"), "{:.4f}"),
     ]
     for split in validation_splits(runs):
         for figure, better in (("loss", "low"), ("accuracy", "high"), ("bits_per_byte", "low")):
             name = f"{split} {figure.replace('_', ' ')}"
             fair = not reasons or (reasons == [TOKENIZERS_DIFFER] and figure == "bits_per_byte")
             rows.append(
-                row(name, lambda run, s=split, f=figure: _last(run, s, f), "{:.4f}", better if fair else None)
+                row(name, lambda run, s=split, f=figure: run.last(s, f), "{:.4f}", better if fair else None)
             )
         lowest_better = None if reasons else "low"
         rows.append(
@@ -126,11 +126,6 @@ def _better(metric: str) -> str | None:
     if "perplexity" in metric or "bits_per_byte" in metric:
         return "low"
     return "high" if metric.startswith(("acc", "exact", "f1", "mc")) else None
-
-
-def _last(run: ComparedRun, split: str, figure: str) -> float | None:
-    curve = run.curve(split, figure)
-    return curve[-1][1] if curve else None
 
 
 def _lowest(run: ComparedRun, split: str) -> float | None:

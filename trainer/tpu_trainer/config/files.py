@@ -43,10 +43,10 @@ def option_values(config: FitConfig) -> dict[str, Any]:
     """Returns --name → value; sections are flat, so their options are named --section.option."""
     values: dict[str, Any] = {}
     for name, value in dataclasses.asdict(config).items():
-        options = value if dataclasses.is_dataclass(getattr(config, name)) else None
-        values |= (
-            {f"--{name}": value} if options is None else {f"--{name}.{key}": options[key] for key in options}
-        )
+        if dataclasses.is_dataclass(getattr(config, name)):
+            values |= {f"--{name}.{key}": option for key, option in value.items()}
+        else:
+            values[f"--{name}"] = value
     return values
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from tokenmill_reader import Mixture
 from tpu_trainer.config import PlanConfig
+from tpu_trainer.data.vocabulary import load_vocabulary
 from tpu_trainer.exports.initial_weights import resolve_init_from
 from tpu_trainer.network.configuration import configure
 from tpu_trainer.network.masking import Masking
 from tpu_trainer.network.weights import weight_specs
 from tpu_trainer.planning.corpus import EstimatedRows
-from tpu_trainer.tpu_check.step import rows_of_dataset, rows_without_dataset
+from tpu_trainer.tpu_check.step import rows_without_dataset
 from tpu_trainer.training.model_flops import training_flops_per_row
 
 
@@ -22,29 +24,29 @@ class ModelCost:
     type: str
     parameters: int
     has_experts: bool
-    max_length: int
     flops_per_row: float
 
 
-def model_cost(config: PlanConfig, estimated: EstimatedRows | None) -> ModelCost:
-    """Returns the size and cost of the model of a configuration, on its datasets or on `estimated` rows.
+def model_cost(config: PlanConfig, data: Mixture | EstimatedRows) -> ModelCost:
+    """Returns the size and cost of the model of a configuration on these rows.
 
     Raises:
         UsageError: If there is no such model, or it does not fit the data.
     """
     config = replace(config, model=resolve_init_from(config.model))
-    if estimated is None:
-        rows = rows_of_dataset(config)
+    if isinstance(data, EstimatedRows):
+        rows = rows_without_dataset(config, vocab_size=data.vocab_size, max_length=data.max_length)
+        vocabulary = rows.vocabulary
     else:
-        rows = rows_without_dataset(config, vocab_size=estimated.vocab_size, max_length=estimated.max_length)
+        vocabulary = load_vocabulary(data.datasets[0], config.objective, tokenizer=config.data.tokenizer)
     architecture = configure(
-        config.model, objective=config.objective, vocabulary=rows.vocabulary, max_length=rows.max_length
+        config.model, objective=config.objective, vocabulary=vocabulary, max_length=data.max_length
     ).architecture
-    predicted = rows.max_length
+    predicted = data.max_length
     if config.objective == "mlm":
         masking = Masking(
-            vocabulary=rows.vocabulary,
-            max_length=rows.max_length,
+            vocabulary=vocabulary,
+            max_length=data.max_length,
             probability=config.mlm.probability,
             unit=config.mlm.unit,
         )
@@ -53,6 +55,5 @@ def model_cost(config: PlanConfig, estimated: EstimatedRows | None) -> ModelCost
         type=config.model.type,
         parameters=sum(math.prod(spec.shape) for spec in weight_specs(architecture).values()),
         has_experts=bool(architecture.mlp.experts),
-        max_length=rows.max_length,
-        flops_per_row=training_flops_per_row(architecture, max_length=rows.max_length, predicted=predicted),
+        flops_per_row=training_flops_per_row(architecture, max_length=data.max_length, predicted=predicted),
     )

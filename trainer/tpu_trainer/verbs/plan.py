@@ -17,19 +17,20 @@ def main(config: PlanConfig) -> None:
     Raises:
         UsageError: If the data, the model or a file cannot be used.
     """
+    stages = None
     if config.estimate is None:
-        data, estimated = DataPlan(config, open_data(config)), None
-        corpus = corpus_of_datasets(data)
+        data = open_data(config)
+        stages = DataPlan(config, data)
+        corpus = corpus_of_datasets(stages)
     else:
-        data = None
-        corpus, estimated = corpus_of_estimate(config)
+        corpus, data = corpus_of_estimate(config)
     with elapsed("plan: starting TensorFlow"):
         from tpu_trainer.planning.model_cost import model_cost
         from tpu_trainer.planning.run_plan import RunPlan
 
-    plan = RunPlan(config, corpus, model_cost(config, estimated))
+    plan = RunPlan(config, corpus, model_cost(config, data))
     if config.json:
-        print(json.dumps((data.to_json() if data else {}) | plan.to_json(), indent=1))
+        print(json.dumps((stages.to_json() if stages else {}) | plan.to_json(), indent=1))
         return
-    lines = [*data.lines(), ""] if data else []
+    lines = [*stages.lines(), ""] if stages else []
     print("\n".join([*lines, *plan.lines()]))
