@@ -65,7 +65,7 @@ $(UV):
 
 # A change to a lock or to the metadata reinstalls the environment from the lock. Compiled code of an earlier version, or for another
 # Python, must not stay.
-.venv/.ready: $(UV) requirements-dev.lock pyproject.toml beam_pipeline/native/rows.c beam_pipeline/native/shingles.c reader/pyproject.toml
+.venv/.ready: $(UV) requirements-dev.lock pyproject.toml $(wildcard beam_pipeline/native/*.[ch]) reader/pyproject.toml
 	$(UV) pip install --quiet --python $(PIPELINE) --require-hashes -r requirements-dev.lock
 	rm -f beam_pipeline/native/_rows.*
 	$(UV) pip install --quiet --python $(PIPELINE) --no-deps -e . -e reader

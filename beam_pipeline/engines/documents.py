@@ -67,7 +67,7 @@ class DocumentTokenizer:
         self._control_ids = np.array([] if parse_special_tokens else sorted(control_ids), self.dtype)
         self._prefix = np.array(template.prefix, self.dtype)
         self._suffix = np.array(template.suffix, self.dtype)
-        self._version = version("tokenizers" if self._engine.name == "hf" else self._engine.name)
+        self._version = version("tokenizers" if self._engine.name == "hf" else "tokenmill")
         self._documents = 0
         self._dropped_counts: Counter[str] = Counter()
         self._has_failed = False

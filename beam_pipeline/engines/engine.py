@@ -8,18 +8,20 @@ from typing import Protocol
 
 from tokenizers import Tokenizer
 
-from beam_pipeline.engines.cores import CORES
 from beam_pipeline.engines.fallbacks import Fallbacks
-from beam_pipeline.engines.fast import FastEngine
 from beam_pipeline.engines.hf import HFEngine
+from beam_pipeline.engines.native import NativeEngine
 from beam_pipeline.engines.token_arrays import FlatIds
-from beam_pipeline.engines.tokenizer_parts import BYTE_LEVEL, SENTENCEPIECE, TokenizerParts, split_tokenizer
+from beam_pipeline.engines.tokenizer_parts import split_tokenizer
+from beam_pipeline.engines.word_models import check
 from beam_pipeline.support.errors import UsageError
 from beam_pipeline.tokenization.control_tokens import tokenizer_for_text
 from beam_pipeline.tokenization.tokenizer_json import UnsupportedComponent
 
 # Measured by benchmarks/tokenizer_speed.py.
 HF_SPEED = "1 to 5 MB/s"
+
+ENGINES = ("auto", "hf", "native")
 
 
 class Engine(Protocol):
@@ -54,22 +56,21 @@ def check_engine(
         UsageError: If the engine does not support this tokenizer.
     """
     options = {"parse_special_tokens": parse_special_tokens, "control_ids": control_ids}
-    if name in CORES:
-        make_engine(name, tokenizer_json, **options)
-        return None
     # auto and hf support every tokenizer that can encode text without control tokens
     tokenizer = tokenizer_for_text(tokenizer_json, **options)
-    if name == "auto":
-        try:
-            parts = split_tokenizer(tokenizer, parse_special_tokens)
-            CORES[_core_for(parts)].check(parts)
-        except UnsupportedComponent as error:
-            return str(error)
+    if name == "hf":
+        return None
+    try:
+        check(split_tokenizer(tokenizer, parse_special_tokens))
+    except UnsupportedComponent as error:
+        if name != "auto":
+            raise _unsupported(name, error) from error
+        return str(error)
     return None
 
 
-def _core_for(parts: TokenizerParts) -> str:
-    return "gigatoken" if parts.kind in (BYTE_LEVEL, SENTENCEPIECE) else "tokie"
+def _unsupported(name: str, error: UnsupportedComponent) -> UsageError:
+    return UsageError(f"--engine {name}: does not support this tokenizer: {error}; use --engine auto or hf")
 
 
 def make_engine(
@@ -83,35 +84,29 @@ def make_engine(
     """Makes the engine with this name for a tokenizer. All engines give the same ids.
 
     Args:
-        name: `hf`, `gigatoken`, `tokie`, or `auto` for the fastest engine that supports this tokenizer.
+        name: `hf`, `native`, or `auto` for `native` if it supports this tokenizer, and otherwise `hf`.
         tokenizer_json: The content of the tokenizer's `tokenizer.json`.
         parse_special_tokens: Whether special tokens in a text are parsed.
         control_ids: Ids that no text may encode to, unless special tokens are parsed, in addition to the added tokens
             that are marked special.
-        threads: Number of threads. The first engine of a process determines it for all later ones, since each library
-            has a single thread pool.
+        threads: Number of threads. For `hf`, the first engine of a process determines it for all later ones.
 
     Raises:
         UsageError: If there is no such engine, or it does not support this tokenizer.
     """
-    os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true" if threads > 1 else "false")
-    if name != "hf" and name != "auto" and name not in CORES:
-        raise UsageError(f"--engine {name}: no such engine; choose one of auto, hf, {', '.join(CORES)}")
-    tokenizer = tokenizer_for_text(
-        tokenizer_json, parse_special_tokens=parse_special_tokens, control_ids=control_ids
-    )
+    if name not in ENGINES:
+        raise UsageError(f"--engine {name}: no such engine; choose one of {', '.join(ENGINES)}")
+    options = {"parse_special_tokens": parse_special_tokens}
+    tokenizer = tokenizer_for_text(tokenizer_json, control_ids=control_ids, **options)
     reason = None
     if name != "hf":
         try:
-            parts = split_tokenizer(tokenizer, parse_special_tokens)
-            core = CORES[_core_for(parts) if name == "auto" else name](parts, threads)
+            return NativeEngine(
+                split_tokenizer(tokenizer, parse_special_tokens), tokenizer, threads=threads, **options
+            )
         except UnsupportedComponent as error:
             if name != "auto":
-                raise UsageError(
-                    f"--engine {name}: does not support this tokenizer: {error}; use --engine auto or hf"
-                ) from error
+                raise _unsupported(name, error) from error
             reason = str(error)
-        else:
-            return FastEngine(core, parts, tokenizer, parse_special_tokens=parse_special_tokens)
-    return HFEngine(tokenizer, parse_special_tokens=parse_special_tokens, reason=reason)
+    return HFEngine(tokenizer, reason=reason, **options)

@@ -81,7 +81,10 @@ class HFEngine:
         except UnsupportedComponent:
             self._parts = None  # where a text can be cut is unknown, so texts are encoded as a whole
         else:
-            self._core = with_model_of(self._tokenizer, self._parts.exact)
+            if self._parts.cuts is None:
+                self._parts = None
+            else:
+                self._core = with_model_of(self._tokenizer, self._parts.exact)
 
     def encode_batch(self, texts: list[str]) -> FlatIds:
         flat = self._encode_batch(texts)

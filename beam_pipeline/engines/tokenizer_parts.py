@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from beam_pipeline.engines.literals import Literals
+from beam_pipeline.engines.split_levels import make_splitter
+from beam_pipeline.native.words import Splitter
 from beam_pipeline.tokenization import byte_level, byte_units, normalization
-from beam_pipeline.tokenization.byte_digits import is_split_otherwise, split_around_bytes
-from beam_pipeline.tokenization.tokenizer_json import UnsupportedComponent, make_unreachable
+from beam_pipeline.tokenization.tokenizer_json import UnsupportedComponent
 
 UNIGRAM, WORDPIECE, BYTE_LEVEL, SENTENCEPIECE = "Unigram", "WordPiece", "byte-level BPE", "SentencePiece BPE"
 BYTE_UNIGRAM = "byte-level Unigram"
@@ -25,12 +27,12 @@ _BEFORE_SPACE = re.compile("(?= )")
 # WordPiece: also before punctuation, which is a word of its own.
 _WORDPIECE = re.compile(r"(?= )|(?<=[A-Za-z0-9])(?=[!-/:-@\[-`{-~])")
 
-# tokie's pre-tokenizer for byte-level Unigram models, see `byte_unigram`.
-_METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "never", "split": True}
-
 # Normalizers that never remove a text's first character. `Metaspace` with the scheme "first" prepends its mark only if
 # the first remaining character is the original text's first.
 _KEEP_FIRST = (*normalization.UNICODE_FORMS, "Prepend")
+
+_MARKS = (" ", "▁")
+_SPACES_TO_MARKS = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
 
 
 @dataclass(frozen=True)
@@ -43,18 +45,15 @@ class TokenizerParts:
     """The `tokenizer.json` of its model and the rest of its components, for the fast library. It adds no tokens."""
     exact: Mapping
     """The same for `tokenizers`, which supports more components: no `split`, and the unchanged model."""
-    cuts: re.Pattern
-    """Matches where a normalized text can be cut: the ids of the pieces, concatenated, are the ids of the text."""
+    cuts: re.Pattern | None
+    """Matches where a normalized text can be cut: the ids of the pieces, concatenated, are the ids of the text. None if
+    that is unknown, so that texts of any length are encoded as a whole."""
     normalize: Sequence[normalization.Step] = ()
     """The steps of its normalizer that come before `core`."""
     mark: Sequence[normalization.Step] = ()
     """The steps that come after `normalize`: the parts of its pre-tokenizer that `core` lacks."""
-    split: byte_level.Splitter | None = None
-    """Splits text further for `core`. None if there is nothing to split."""
-    is_inexact: Callable[[str], bool] | None = None
-    """Determines whether `core`, with `split`, may differ on a character. None if it never does."""
-    removed_tokens: Collection[str] = ()
-    """Tokens that `core` lacks. `core` is not exact on text with these strings."""
+    splitter: Splitter | None = None
+    """Splits text to words; None if marks do."""
     literals: Literals = field(default_factory=Literals)
     """The added tokens that are matched in text before normalization."""
     normalized_literals: Literals = field(default_factory=Literals)
@@ -71,12 +70,16 @@ def split_tokenizer(tokenizer: Mapping, parse_special_tokens: bool) -> Tokenizer
     """
     core = {**tokenizer, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
     model = tokenizer["model"]
-    splitters = {"Unigram": _unigram, "WordPiece": _wordpiece, "BPE": _bpe}
+    added_tokens = [token for token in tokenizer["added_tokens"] if token["content"]]
+    normalized = [token for token in added_tokens if token["normalized"]]
+    splitters = {
+        "Unigram": _unigram,
+        "WordPiece": _wordpiece,
+        "BPE": partial(_bpe, has_normalized_tokens=bool(normalized)),
+    }
     if model.get("type") not in splitters:
         raise UnsupportedComponent(f"a model of the type {model.get('type')}")
     parts = splitters[model["type"]](core)
-    added_tokens = [token for token in tokenizer["added_tokens"] if token["content"]]
-    normalized = [token for token in added_tokens if token["normalized"]]
     ignored = [token["content"] for token in added_tokens if token["special"] and not parse_special_tokens]
     return replace(
         parts,
@@ -117,9 +120,8 @@ def _unigram(core: dict) -> TokenizerParts:
     mark = []
     parts = _sequence(core["pre_tokenizer"], "pretokenizers")
     if parts == byte_units.PARTS:
-        exact = {**core, "normalizer": None}
-        core.update(normalizer=None, pre_tokenizer=_METASPACE)
-        return TokenizerParts(BYTE_UNIGRAM, core, exact, byte_units.CUTS, normalization.steps(normalizer))
+        core["normalizer"] = None
+        return TokenizerParts(BYTE_UNIGRAM, core, core, byte_units.CUTS, normalization.steps(normalizer))
     if len(parts) == 2 and parts[0]["type"] == "WhitespaceSplit":
         if parts[1].get("prepend_scheme") != "always":
             raise UnsupportedComponent(
@@ -174,107 +176,94 @@ def _keeps_first(normalizer: Mapping | None) -> bool:
 
 
 def _wordpiece(core: dict) -> TokenizerParts:
-    normalizers, pre_tokenizer = _sequence(core["normalizer"], "normalizers"), core["pre_tokenizer"]
-    if (
-        len(normalizers) != 1
-        or normalizers[0]["type"] != "BertNormalizer"
-        or not normalizers[0]["clean_text"]
-    ):
-        raise UnsupportedComponent(f"the normalizer {json.dumps(core['normalizer'])}")
-    normalizer = normalizers[0]
-    if not normalizer["handle_chinese_chars"]:
-        raise UnsupportedComponent("a BertNormalizer with handle_chinese_chars off")
+    normalizer, pre_tokenizer = core["normalizer"], core["pre_tokenizer"]
     if not pre_tokenizer or pre_tokenizer["type"] != "BertPreTokenizer":
         raise UnsupportedComponent(f"the pre-tokenizer {json.dumps(pre_tokenizer)}")
-    if core["model"]["continuing_subword_prefix"] != "##":
-        raise UnsupportedComponent(f"the subword prefix {core['model']['continuing_subword_prefix']!r}")
-    steps = []
-    if normalizer["lowercase"] and normalizer["strip_accents"] is False:
-        # tokie strips accents if it lower-cases. Cleaning and lower-casing can be done in any order.
-        steps = normalization.steps({"type": "Lowercase"})
-        normalizer = {**normalizer, "lowercase": False}
-    core["normalizer"] = normalizer
-    return TokenizerParts(WORDPIECE, core, core, _WORDPIECE, steps)
+    core["normalizer"] = None
+    splitter = make_splitter([pre_tokenizer])
+    return TokenizerParts(
+        WORDPIECE, core, core, _WORDPIECE, normalization.steps(normalizer), splitter=splitter
+    )
 
 
-def _bpe(core: dict) -> TokenizerParts:
+def _bpe(core: dict, *, has_normalized_tokens: bool) -> TokenizerParts:
     model, normalizer = core["model"], core["normalizer"]
     for option in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(option):
             raise UnsupportedComponent(f"the BPE option {option} = {model[option]!r}")
-    steps = normalization.steps(normalizer)
     parts = _sequence(core["pre_tokenizer"], "pretokenizers")
     core["normalizer"] = None
     if model.get("byte_fallback") and not byte_level.never_falls_back(parts, model["vocab"]):
-        marks, uniform = _unsplit_metaspace(parts, normalizer)
-        missing = byte_level.missing_byte_tokens(model["vocab"])
-        if missing:
-            raise UnsupportedComponent(f"a model with byte fallback that lacks the token {missing[0]}")
-        core["pre_tokenizer"] = None
-        characters_before_marks = _before_inner_marks(model["vocab"]) | {"▁"}
-        cuts = re.compile(f"(?<=[^{''.join(map(re.escape, sorted(characters_before_marks)))}])(?=▁[^▁])")
-        # gigatoken caches no words if many tokens contain a mark after another character. InternLM 2 has some for
-        # lines of spaces, and for tabs before spaces, which are rare in text.
-        removed_tokens = list(filter(re.compile("[\t\n]▁").search, model["vocab"]))
-        exact = {**core}
-        core["model"] = make_unreachable(model, removed_tokens)[0]
-        return TokenizerParts(
-            SENTENCEPIECE, core, exact, cuts, steps, marks, removed_tokens=removed_tokens, uniform=uniform
-        )
-    pre_tokenizer, has_prefix_space, split = byte_level.byte_level_pre_tokenizer(parts)
-    exact = {**core, "pre_tokenizer": {"type": "Sequence", "pretokenizers": byte_level.without_prefix(parts)}}
-    core.update(pre_tokenizer=pre_tokenizer, model=byte_level.known_bytes_model(model))
+        return _sentencepiece_bpe(core, parts, normalizer, has_normalized_tokens)
+    steps = normalization.steps(normalizer)
+    byte_levels = [part for part in parts if part["type"] == "ByteLevel"]
+    if len(byte_levels) != 1:
+        raise UnsupportedComponent(f"the pre-tokenizer {_type_names(parts)}")
+    has_prefix_space = byte_levels[0]["add_prefix_space"]
+    if has_prefix_space and parts[0]["type"] != "ByteLevel":
+        raise UnsupportedComponent("a prefix space for each word")
+    splitter = make_splitter(parts)
+    if not splitter.levels:
+        raise UnsupportedComponent("a ByteLevel pre-tokenizer that does not split")
+    core["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": byte_level.without_prefix(parts)}
     marks = []
     if has_prefix_space:
         marks.append(
             normalization.for_each(lambda text: " " + text if text and not text.startswith(" ") else text)
         )
-    is_inexact = is_split_otherwise if split_around_bytes(parts) else None
-    return TokenizerParts(BYTE_LEVEL, core, exact, byte_level.CUTS, steps, marks, split, is_inexact)
+    cuts = byte_level.CUTS if byte_level.can_be_cut(parts) else None
+    return TokenizerParts(BYTE_LEVEL, core, core, cuts, steps, marks, splitter)
 
 
-def _before_inner_marks(vocab: Mapping[str, int]) -> set[str]:
-    """Returns the characters before a word's mark in tokens. Text can be cut before a mark that follows any other.
-
-    >>> sorted(_before_inner_marks({"▁the": 0, "a▁b": 1, "▁▁": 2}))
-    ['a', '▁']
-    """
-    return {token[index - 1] for token in vocab for index in range(1, len(token)) if token[index] == "▁"}
-
-
-def _unsplit_metaspace(
-    parts: Sequence[Mapping], normalizer: Mapping | None
-) -> tuple[list[normalization.Step], bool]:
-    """Converts a pre-tokenizer that does not split to steps.
-
-    Returns:
-        The steps, and whether they treat all texts between added tokens alike.
-    """
-    normalizers = _sequence(normalizer, "normalizers")
-    if parts and parts[0]["type"] == "Split" and parts[0]["pattern"] == {"String": " "}:
-        # It splits at spaces, and there are none: Gemma.
-        last_normalizer = normalizers[-1] if normalizers else {}
-        if (
-            len(parts) == 1
-            and last_normalizer.get("pattern") == {"String": " "}
-            and " " not in last_normalizer["content"]
-        ):
-            return [], True
-    if not parts:
-        return [], True
-    if len(parts) > 1 or parts[0]["type"] != "Metaspace" or parts[0].get("split", True):
+def _sentencepiece_bpe(
+    core: dict, parts: Sequence[Mapping], normalizer: Mapping | None, has_normalized_tokens: bool
+) -> TokenizerParts:
+    model = core["model"]
+    if model["ignore_merges"]:
+        raise UnsupportedComponent("the BPE option ignore_merges without a pre-tokenizer that splits")
+    normalizers, mark, uniform = _sequence(normalizer, "normalizers"), [], True
+    if len(parts) == 1 and parts[0]["type"] == "Metaspace":
+        scheme = parts[0]["prepend_scheme"]
+        unknown_first = scheme == "first" and not _keeps_first(normalizer)
+        if parts[0].get("split", True) or parts[0]["replacement"] != "▁" or unknown_first:
+            raise UnsupportedComponent(f"the pre-tokenizer {json.dumps(parts[0], ensure_ascii=False)}")
+        if scheme != "never":
+            mark.append(
+                normalization.for_each(
+                    lambda text: text if not text or text.startswith(_MARKS) else " " + text
+                )
+            )
+        uniform = scheme != "first"
+    elif not normalizers or normalizers[-1] != _SPACES_TO_MARKS or not _splits_nothing(parts):
         raise UnsupportedComponent(
             f"the pre-tokenizer {_type_names(parts)} before a BPE model with byte fallback"
         )
-    scheme = parts[0]["prepend_scheme"]
-    if parts[0]["replacement"] != "▁" or (scheme == "first" and not _keeps_first(normalizer)):
-        raise UnsupportedComponent(f"the pre-tokenizer {json.dumps(parts[0], ensure_ascii=False)}")
+    elif not has_normalized_tokens:
+        # A space is as good as a mark from here on, and text with spaces is smaller.
+        normalizers = normalizers[:-1]
+        if normalizers and normalizers[-1] == {"type": "Prepend", "prepend": "▁"}:
+            normalizers[-1] = {"type": "Prepend", "prepend": " "}
+    exact = {**core, "normalizer": _SPACES_TO_MARKS, "pre_tokenizer": None}
+    before = "".join(map(re.escape, sorted({*_MARKS, *characters_before_marks(model["vocab"])})))
+    cuts = re.compile(f"(?<=[^{before}])(?=[▁ ][^▁ ])")
+    steps = normalization.steps({"type": "Sequence", "normalizers": normalizers})
+    return TokenizerParts(SENTENCEPIECE, core, exact, cuts, steps, mark, uniform=uniform)
 
-    def mark(text: str) -> str:
-        text = text.replace(" ", "▁")
-        return "▁" + text if text and scheme != "never" and not text.startswith("▁") else text
 
-    return [normalization.for_each(mark)], scheme != "first"
+def _splits_nothing(parts: Sequence[Mapping]) -> bool:
+    """Determines whether a pre-tokenizer splits no text without spaces: none, or Gemma's."""
+    return not parts or (
+        len(parts) == 1 and parts[0]["type"] == "Split" and parts[0]["pattern"] == {"String": " "}
+    )
+
+
+def characters_before_marks(vocab: Mapping[str, int]) -> set[str]:
+    """Returns the characters before a word's mark in tokens. Text can be cut before a mark that follows any other.
+
+    >>> sorted(characters_before_marks({"▁the": 0, "a▁b": 1, "▁▁": 2}))
+    ['a', '▁']
+    """
+    return {token[index - 1] for token in vocab for index in range(1, len(token)) if token[index] == "▁"}
 
 
 def _sequence(part: Mapping | None, key: str) -> list[Mapping]:

@@ -1,8 +1,8 @@
-"""The compiled inner loops of writing records (rows.c) and of finding near-duplicates (shingles.c), called by ctypes,
-which releases Python's lock.
+"""The compiled inner loops of writing records (rows.c), of finding near-duplicates (shingles.c), and of tokenizing
+words (words.c), called by ctypes, which releases Python's lock.
 
 Installing the package compiles them if there is a C compiler. Without it, `rows_library` returns None. Protobuf
-then gives the same bytes in 25 times the CPU, and NumPy the same shingles.
+then gives the same bytes in 25 times the CPU, NumPy the same shingles, and Hugging Face's library the same ids.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from beam_pipeline.native import words
 from beam_pipeline.support.errors import UsageError
 
-_INTERFACE = 4  # INTERFACE in rows.c
+_INTERFACE = 5  # INTERFACE in rows.c
 _MOST_FEATURES = 8  # MOST_FEATURES in rows.c
 _FRAME_BYTES = 16 + 11  # the framing, and the head of Example.features
 _FEATURE_BYTES = 7 * 11  # the heads of a feature's entry, without its name: a tag and a varint each
@@ -77,6 +78,7 @@ def load(path: str) -> ctypes.CDLL:
     library.tokenmill_bands.argtypes = (pointer, pointer, int64, pointer, pointer, int32, int32, pointer)
     library.tokenmill_overlaps.restype = None
     library.tokenmill_overlaps.argtypes = (pointer, pointer, pointer, int64, pointer)
+    words.declare(library)
     return library
 
 

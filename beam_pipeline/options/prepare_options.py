@@ -98,9 +98,9 @@ class PrepareConfig(DedupConfig):
 
     tokenizer: str = option(topic="tokenizer", metavar="DIR")
     """Folder of a tokenizer, or its name on the hub."""
-    engine: Literal["auto", "hf", "gigatoken", "tokie"] = option("auto", affects_bytes=False)
-    """Library that tokenizes. All give the same ids as hf, and the others are faster. auto selects the fastest one that
-    supports the tokenizer."""
+    engine: Literal["auto", "hf", "native"] = option("auto", affects_bytes=False)
+    """What tokenizes. native gives the same ids as hf, Hugging Face's tokenizers, and is many times faster. auto is
+    native where that supports the tokenizer, and otherwise hf."""
     parse_special_tokens: bool = option(
         False,
         default_text="they are ordinary text, which never encodes to a special token other than the unknown token",

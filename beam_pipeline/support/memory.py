@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,15 +82,6 @@ def bytes_to_gather() -> int:
     """
     free_bytes = available()
     return _MAX_BYTES_FOR_ROWS // 4 if free_bytes is None else min(_MAX_BYTES_FOR_ROWS, free_bytes // 8)
-
-
-def private_bytes() -> int | None:
-    """Returns the bytes of memory that this process uses, without mapped files; None if the system has no /proc."""
-    statistics = Path("/proc/self/statm")
-    if not statistics.exists():
-        return None
-    _, resident, shared, *_ = map(int, statistics.read_text().split())
-    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
 def check(needed_bytes: int, available_bytes: int | None, *, remedy: str) -> None:

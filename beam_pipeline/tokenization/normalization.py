@@ -17,6 +17,7 @@ import numpy as np
 from tokenizers import Tokenizer
 from tokenizers.normalizers import Normalizer
 
+from beam_pipeline.tokenization.character_map import CharacterMap
 from beam_pipeline.tokenization.characters import CharacterSet
 from beam_pipeline.tokenization.local_normalization import LocalNormalizer
 from beam_pipeline.tokenization.tokenizer_json import UnsupportedComponent
@@ -173,6 +174,8 @@ def _component_step(part: Mapping) -> Step:
     exact = build_normalizer(part)
     if part["type"] in _CHARACTER_WISE:
         return LocalNormalizer(exact)
+    if part["type"] == "BertNormalizer":
+        return CharacterMap(exact)
     if part["type"] == "Lowercase":
         return _lowercase(exact)
     if part["type"] == "Replace" and _matches_nothing(part["pattern"]):

@@ -56,7 +56,7 @@ def corpus() -> list[str]:
     words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(1, 8))) for _ in range(400)]
     words += [atom for atom in ATOMS if atom.isalpha() and len(atom) < 20] * 3
     plain_texts = [" ".join(rng.choices(words, k=40)) + rng.choice(".!?") for _ in range(500)]
-    # (A Unigram trainer may make any string a piece, including those that tokie interprets as bytes.)
+    # (A Unigram trainer may make any string a piece, also one that stands for a byte.)
     return [*plain_texts, *(hard_text(rng, 20).replace("<0x0A>", "") for _ in range(300))]
 
 

@@ -38,7 +38,7 @@ def write(path: Path, fingerprint: str = "f", unit: int = 3) -> FinishedUnit:
             tails=[None, Tail(np.arange(3, dtype=np.uint16), np.array([1]))],
             statistics=[statistics(0), statistics(1)],
             excluded=Excluded(9, 3, 2, 1),
-            use=EngineUse("tokie", "0.1", 6, Fallbacks(3, 40, Counter({"long": 2, "rare": 2}))),
+            use=EngineUse("native", "0.1", 6, Fallbacks(3, 40, Counter({"long": 2, "rare": 2}))),
             bad_records=None,
             removed=None,
             run="r",

@@ -28,17 +28,20 @@ OPTIONS = [
 ]
 TWO_WORKERS = ["--direct_running_mode", "multi_processing", "--direct_num_workers", "2"]
 
-# The engine cannot find this piece of the vocabulary, since it takes it for a byte.
-PIECE, REASON = "<0x41>", "rare pieces"
-INEXACT = PIECE * 4
+# With this tokenizer, text after an added token is encoded otherwise than text at the beginning of a document.
+TOKEN, REASON = "<sep>", "special tokens in text"
+INEXACT = TOKEN * 4
 
 
 @pytest.fixture(scope="module")
 def tokenizer_folder(tokenizer_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The usual folder, with `PIECE` in addition."""
+    """The usual folder, with `TOKEN` in addition."""
     folder = Path(shutil.copytree(tokenizer_folder, tmp_path_factory.mktemp("tokenizer") / "inexact"))
     parts = json.loads((folder / "tokenizer.json").read_text())
-    parts["model"]["vocab"].append([PIECE, -5.0])
+    parts["pre_tokenizer"]["prepend_scheme"] = "first"
+    parts["model"]["vocab"].append([TOKEN, 0.0])
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+    parts["added_tokens"].append({"id": len(parts["model"]["vocab"]) - 1, "content": TOKEN, **flags})
     (folder / "tokenizer.json").write_text(json.dumps(parts))
     return folder
 
@@ -74,13 +77,13 @@ def test_all_documents_are_counted_however_the_work_is_distributed(run, capsys):
     summary = capsys.readouterr().out
     (engine,) = engines(out)
     left_to_hf = engine["left_to_hf"]
-    assert (engine["name"], engine["documents"]) == ("tokie", 397)
+    assert (engine["name"], engine["documents"]) == ("native", 397)
     assert left_to_hf["documents"] == 60 and left_to_hf["reasons"] == {REASON: 60}
     assert left_to_hf["bytes"] >= 60 * len(f" {INEXACT}x".encode())
-    assert f"397 documents encoded by tokie {engine['version']}; parts of 60 (15.11%) by Hugging" in summary
+    assert f"397 documents encoded by native {engine['version']}; parts of 60 (15.11%) by Hugging" in summary
     assert "WARNING: this run was slow" in summary
     page = (out / "report.html").read_text(encoding="utf-8")
-    assert f"tokie {engine['version']}" in page and "60 (15.11%)" in page and f"{REASON} (60)" in page
+    assert f"native {engine['version']}" in page and "60 (15.11%)" in page and f"{REASON} (60)" in page
     assert defects(out) == []
     assert json.loads((out / "train" / MANIFEST).read_text())["config"]["unit_bytes"] == 4000
     assert len((out / "train" / "units.jsonl").read_text().splitlines()) > 10
@@ -119,9 +122,9 @@ def test_a_resumed_run_with_another_engine_names_both(run, monkeypatch):
         patch.setattr(TokenizeUnit, "_tokenize", failing)
         run("out")
     out = run("out", "--resume", "--engine", "hf")
-    hf, tokie = engines(out)
-    assert (hf["name"], tokie["name"]) == ("hf", "tokie")
-    assert hf["documents"] + tokie["documents"] == 417
+    hf, native = engines(out)
+    assert (hf["name"], native["name"]) == ("hf", "native")
+    assert hf["documents"] + native["documents"] == 417
     assert hf["left_to_hf"] == {"documents": 0, "bytes": 0, "reasons": {}}
     assert defects(out) == []
 

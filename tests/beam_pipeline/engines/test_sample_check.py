@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from beam_pipeline.engines import cores, sample_check
+from beam_pipeline.engines import sample_check
 from beam_pipeline.engines.engine import make_engine
 from beam_pipeline.engines.sample_check import SampleCheck
+from beam_pipeline.native import words
 from beam_pipeline.sources.units import DocumentBatch, utf8_sizes
 from beam_pipeline.support.errors import DataError, EngineMismatch
 from beam_pipeline.verbs import prepare
@@ -32,10 +33,10 @@ def batch_of(texts: list[str]) -> DocumentBatch:
 def break_engine_on(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Replaces the engine with one that gives wrong ids for texts with this word."""
 
-    def replace_core(word: str) -> None:
-        correct_encode = cores.TokieCore.encode
+    def replace_model(word: str) -> None:
+        correct_encode = words.WordModel.encode
 
-        def encode(self: cores.TokieCore, pieces: Sequence[str]) -> cores.FlatIds:
+        def encode(self: words.WordModel, pieces: Sequence[str]) -> words.Flat:
             ids, lengths = correct_encode(self, pieces)
             ids = ids.copy()
             for number, end in enumerate(np.cumsum(lengths).tolist()):
@@ -43,9 +44,9 @@ def break_engine_on(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
                     ids[end - 1] += 1
             return ids, lengths
 
-        monkeypatch.setattr(cores.TokieCore, "encode", encode)
+        monkeypatch.setattr(words.WordModel, "encode", encode)
 
-    return replace_core
+    return replace_model
 
 
 def test_a_wrong_engine_is_found(
@@ -55,13 +56,13 @@ def test_a_wrong_engine_is_found(
     texts = [f"document {number}" for number in range(100)]
     batch = batch_of(texts)
 
-    engine = make_engine("tokie", tokenizer_json)
+    engine = make_engine("native", tokenizer_json)
     SampleCheck(engine, input_bytes=1000, seed=0)(batch, *engine.encode_batch(texts))
 
     break_engine_on("document 71")
     ids, lengths = engine.encode_batch(texts)
     with pytest.raises(
-        EngineMismatch, match=r"the engine tokie and HF's tokenizer give different ids .* use --engine hf"
+        EngineMismatch, match=r"the engine native and HF's tokenizer give different ids .* use --engine hf"
     ) as error:
         # Such a small input is checked as a whole.
         SampleCheck(engine, input_bytes=1000, seed=0)(batch, ids, lengths)
@@ -74,7 +75,7 @@ def test_a_wrong_engine_is_found(
 def test_the_sample_is_small_and_a_function_of_places(
     make_tokenizer: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ):
-    engine = make_engine("tokie", make_tokenizer("unigram"))
+    engine = make_engine("native", make_tokenizer("unigram"))
     checked: list[str] = []
 
     class Watched:
@@ -101,7 +102,7 @@ def test_the_sample_is_small_and_a_function_of_places(
 def test_unusual_text_is_checked_although_the_sample_misses_it(
     make_tokenizer: Callable[[str], str], break_engine_on: Callable[[str], None]
 ):
-    engine = make_engine("tokie", make_tokenizer("unigram"))
+    engine = make_engine("native", make_tokenizer("unigram"))
     texts = [f"document {number} " * 20 for number in range(2000)]
     texts[1234] += "=" * 40
     batch = batch_of(texts)
@@ -123,7 +124,7 @@ def test_unusual_text_is_checked_although_the_sample_misses_it(
 def test_of_a_long_document_the_beginning_is_checked(
     make_tokenizer: Callable[[str], str], break_engine_on: Callable[[str], None]
 ):
-    engine = make_engine("tokie", make_tokenizer("unigram"))
+    engine = make_engine("native", make_tokenizer("unigram"))
     texts = ["word " * 100_000]
     check = SampleCheck(engine, input_bytes=1000, seed=0)
     check(batch_of(texts), *engine.encode_batch(texts))
@@ -138,7 +139,7 @@ def test_a_run_with_a_wrong_engine_names_the_document(
     lines = corpus.read_text(encoding="utf-8").split("\n")
     number = next(index for index, line in enumerate(lines, 1) if index > 40 and line)
     break_engine_on(lines[number - 1])
-    place = rf"{re.escape(str(corpus))}, line {number} \(byte \d+\), work unit 0: the engine tokie and HF's"
+    place = rf"{re.escape(str(corpus))}, line {number} \(byte \d+\), work unit 0: the engine native and HF's"
     with pytest.raises(DataError, match=place):
         prepare.main(arguments(corpus, tokenizer_folder, tmp_path / "out", *LENGTH))
     prepare.main(arguments(corpus, tokenizer_folder, tmp_path / "right", *LENGTH, "--engine", "hf"))

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
@@ -173,14 +174,22 @@ def test_what_a_model_does_with_unknown_text_is_known(name: str, change: dict, e
     assert description is None if expected is None else expected in description
 
 
-def test_a_model_that_lacks_tokens_for_bytes_is_left_to_hf():
+@pytest.mark.parametrize("fuses_unknown", [False, True])
+def test_characters_with_a_byte_without_a_token_are_unknown(fuses_unknown: bool, hostile_texts: list[str]):
     parts = TOKENIZERS["sentencepiece"]()
-    vocab = [token for token in parts["model"]["vocab"] if token != "<0xC3>"]
+    missing = {"<0xC3>", "<0xE2>", "é", "a"}
+    vocab = [token for token in parts["model"]["vocab"] if missing.isdisjoint((token, *token))]
     parts["model"]["vocab"] = {token: number for number, token in enumerate(vocab)}
+    parts["model"]["merges"] = [
+        pair for pair in parts["model"]["merges"] if {*pair, "".join(pair)} <= {*vocab}
+    ]
+    parts["model"]["fuse_unk"] = fuses_unknown
     for token in parts["added_tokens"]:
         token["id"] = parts["model"]["vocab"][token["content"]]
-    engine = make_engine("auto", json.dumps(parts))
-    assert engine.name == "hf" and "lacks the token <0xC3>" in engine.reason
+    tokenizer_json = json.dumps(parts)
+    texts = ["éß", "éßéß a", "xéß漢é é", "é", *hostile_texts]
+    flats = [make_engine(name, tokenizer_json).encode_batch(texts) for name in ("native", "hf")]
+    assert np.array_equal(flats[0][0], flats[1][0]) and np.array_equal(flats[0][1], flats[1][1])
 
 
 def test_a_tokenizer_that_panics_when_it_is_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -1,4 +1,4 @@
-"""tokie gives HF's ids for Unigram models of which many segmentations have equal or nearly equal scores."""
+"""The native engine gives HF's ids for Unigram models of which many segmentations have equal or nearly equal scores."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from beam_pipeline.engines.engine import make_engine
-from beam_pipeline.engines.fast import FastEngine
+from beam_pipeline.engines.engine import Engine, make_engine
 from beam_pipeline.engines.hf import HFEngine, reference_tokenizer
-from beam_pipeline.engines.unigram_model import UnigramModel
+from beam_pipeline.engines.word_models import exact_scores
 from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
 
 ALPHABETS = ["ab", "abc", "abcd-_", "ab▁", "aé漢{", "ab\0\ue000", "a😀𝒜\ue000<unk>0x", "ab c"]
@@ -26,6 +25,7 @@ SCORES = [
     lambda rng: rng.choice([-0.1, -0.2, -0.3, -0.7, -0.6]),
     lambda rng: float(np.float32(-rng.uniform(1, 14))),
     lambda rng: -rng.uniform(1, 14) * rng.choice([1, 1e-3, 10]),
+    lambda rng: float(rng.randint(-20, 40)),
 ]
 
 Vocabulary = list[list]
@@ -68,18 +68,22 @@ def unigram(vocabulary: Vocabulary, *, scheme: str = "always", **options: object
     return json.dumps({"version": "1.0", "added_tokens": [], "pre_tokenizer": split, "model": model})
 
 
-def encode(engine: FastEngine, texts: Sequence[str]) -> list[list[int]]:
+def encode(engine: Engine, texts: Sequence[str]) -> list[list[int]]:
     ids, lengths = engine.encode_batch(list(texts))
     return [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
 
 
 def test_texts_made_of_a_vocabularys_own_pieces_have_hf_ids():
     rng = random.Random(0)
-    for number in range(100):
+    for number in range(160):
         chars = rng.choice(ALPHABETS)
         vocabulary = random_vocabulary(rng, chars)
-        tokenizer_json = unigram(vocabulary, scheme=rng.choice(["always", "first", "never"]))
-        engine = make_engine("tokie", tokenizer_json)
+        has_bytes = rng.random() < 0.3
+        if has_bytes:
+            vocabulary += [[f"<0x{byte:02X}>", 0.0] for byte in range(256) if rng.random() < 0.97]
+        scheme = rng.choice(["always", "first", "never"])
+        tokenizer_json = unigram(vocabulary, scheme=scheme, byte_fallback=has_bytes)
+        engine = make_engine("native", tokenizer_json)
         texts = [random_text(rng, chars, vocabulary) for _ in range(60)]
         reference = engine.reference.encode_batch(texts, add_special_tokens=False)
         for text, engine_ids, encoding in zip(texts, encode(engine, texts), reference, strict=True):
@@ -88,7 +92,7 @@ def test_texts_made_of_a_vocabularys_own_pieces_have_hf_ids():
 
 def test_unknown_characters_are_not_left_to_hf():
     tokenizer_json = unigram([["<unk>", 0.0], ["▁", -1.5], ["a", -2.0], ["a{b", -0.1]])
-    engine = make_engine("tokie", tokenizer_json)
+    engine = make_engine("native", tokenizer_json)
     texts = ["a{b a{ {b \\\n☃☃a", "<unk>☃ \ue000漢"]
     assert encode(engine, texts) == encode(make_engine("hf", tokenizer_json), texts)
     assert engine.fallbacks.documents == 0
@@ -98,9 +102,7 @@ def test_unknown_characters_are_not_left_to_hf():
     ("vocabulary", "options", "reason"),
     [
         ([["<unk>", 0.0], ["a", -1.0]], {}, "without the piece ▁"),
-        ([["<unk>", 0.0], ["▁", -1.0]], {"unk_id": None}, "tokie needs an unknown token"),
-        ([["<unk>", 0.0], ["▁", -1.0]], {"byte_fallback": True}, "byte fallback"),
-        ([["<unk>", 50.0], ["▁", 40.0]], {}, "high positive scores"),
+        ([["<unk>", 0.0], ["▁", -1.0]], {"unk_id": None}, "without an unknown token"),
     ],
 )
 def test_other_models_are_left_to_hf_with_the_reason(vocabulary: Vocabulary, options: dict, reason: str):
@@ -112,7 +114,7 @@ def test_the_lowest_score_is_read_as_tokenizers_reads_it():
     # Each of these is read with an error of one unit in the last place.
     for lowest in (-13.300000190734861, -10.123456789012344, -2.3283064365386964e-10):
         vocabulary = [["<unk>", 0.0], ["▁", -0.1], ["a", lowest], ["ab", lowest - 1e-15]]
-        engine = make_engine("tokie", unigram(vocabulary))
+        engine = make_engine("native", unigram(vocabulary))
         reference = reference_tokenizer(json.loads(unigram(vocabulary)), parse_special_tokens=False)
         texts = ["ab", "a b", "bab", "aab ba"]
         expected = [encoding.ids for encoding in reference.encode_batch(texts, add_special_tokens=False)]
@@ -129,8 +131,8 @@ def test_scores_that_are_not_in_shortest_form_are_read_as_tokenizers_reads_them(
     expected = vocabulary_of(Tokenizer.from_str(tokenizer_json))
     parsed = load_tokenizer(tokenizer_json).parsed
     assert vocabulary_of(reference_tokenizer(parsed, parse_special_tokens=False)) == expected
-    for_tokie = Tokenizer.from_str(UnigramModel(parsed["model"]).to_json(parsed))
-    assert vocabulary_of(for_tokie)[: len(expected)] == expected
+    read = exact_scores([score for _, score in parsed["model"]["vocab"]])
+    assert read == [score for _, score in expected]
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:

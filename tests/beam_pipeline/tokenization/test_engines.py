@@ -10,28 +10,39 @@ import random
 import re
 import subprocess
 import sys
-import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies
-from tokenizers import Tokenizer, pre_tokenizers
+from tokenizers import Tokenizer
 
-from beam_pipeline.engines import cores, hf
+from beam_pipeline.engines import hf, native
 from beam_pipeline.engines.engine import Engine, check_engine, make_engine
-from beam_pipeline.engines.fast import FastEngine
 from beam_pipeline.engines.hf import HFEngine
-from beam_pipeline.support import memory
+from beam_pipeline.engines.native import NativeEngine
+from beam_pipeline.native import words
 from beam_pipeline.support.errors import UsageError
 from beam_pipeline.tokenization import normalization
-from beam_pipeline.tokenization.byte_level import split_numbers
 from beam_pipeline.tokenization.control_tokens import tokenizer_for_text
 from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
 from tests.beam_pipeline.tokenizers import without_bytes
 
 WIKITEXT = Path(__file__).resolve().parents[4] / "shared" / "corpora" / "wikitext-2" / "valid.txt"
+
+
+PLAIN_BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+PUNCTUATION = {"type": "Punctuation", "behavior": "Removed"}
+DIGITS = {"type": "Digits", "individual_digits": False}
+WHITE = {"type": "WhitespaceSplit"}
+LETTERS_ONLY = {
+    "type": "Split",
+    "pattern": {"Regex": r"\p{Lu}?\p{Ll}+(?i:'ll|'d)?(?!\p{N})|[^\p{L}]"},
+    "behavior": "Removed",
+    "invert": True,
+}
+NO_LINES = {"type": "Split", "pattern": {"String": "\n"}, "behavior": "Removed", "invert": False}
 
 
 def encode(engine: Engine, texts: list[str]) -> list[list[int]]:
@@ -55,7 +66,7 @@ def test_the_engine_that_auto_picks_gives_hf_ids(
 ):
     texts = [*hard_texts, *hostile_texts]
     engine = make_engine("auto", tokenizer_json, parse_special_tokens=parse_special_tokens)
-    assert isinstance(engine, FastEngine)
+    assert isinstance(engine, NativeEngine)
     options = {"parse_special_tokens": parse_special_tokens, "control_ids": ()}
     assert check_engine("auto", tokenizer_json, **options) is None
     reference = reference_tokenizer(tokenizer_json, parse_special_tokens=parse_special_tokens)
@@ -66,53 +77,40 @@ def test_the_engine_that_auto_picks_gives_hf_ids(
     assert [encode(engine, [text])[0] for text in reversed(hard_texts[:200])] == expected[:200][::-1]
 
 
-@pytest.mark.parametrize("name", ["bpe", "bpe-digits", "sentencepiece"])
-def test_gigatokens_batches_give_the_ids_of_single_texts(
+@pytest.mark.parametrize("name", ["unigram-first", "sentencepiece-gemma", "bpe-o200k", "wordpiece"])
+def test_threads_of_the_native_engine_give_the_ids_of_one(
     name: str,
     make_tokenizer: Callable[[str], str],
     hostile_texts: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    engine = make_engine("gigatoken", make_tokenizer(name), threads=3)
-    expected = encode(engine, hostile_texts)
-    monkeypatch.setattr(cores, "_FEW_CHARS", 0)
-    monkeypatch.setattr(engine._core._tokenizer, "encode", None)
-    assert encode(engine, hostile_texts) == expected
+    tokenizer_json = make_tokenizer(name)
+    expected = encode(make_engine("native", tokenizer_json), hostile_texts)
+    monkeypatch.setattr(words, "_BYTES_PER_THREAD", 1)
+    engine = make_engine("native", tokenizer_json, threads=3)
+    for texts in (hostile_texts, hostile_texts[:2], hostile_texts[:1]):
+        assert encode(engine, texts) == expected[: len(texts)]
+    if hasattr(os, "fork"):  # a child has none of the threads
+        child = os.fork()
+        if not child:
+            os._exit(encode(engine, hostile_texts) != expected)
+        assert os.waitpid(child, 0)[1] == 0
 
 
-def test_no_batch_of_a_sentencepiece_model_begins_with_an_empty_cache(
+def test_words_of_every_length_stay_in_the_cache_of_the_native_engine(
     make_tokenizer: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ):
-    engine = make_engine("gigatoken", make_tokenizer("sentencepiece"), threads=2)
-    monkeypatch.setattr(cores, "_FEW_CHARS", 0)
-    monkeypatch.setattr(engine._core._tokenizer, "encode_batch", None, raising=False)
-    assert encode(engine, ["some text", ""])[1] == []
-
-
-def test_pieces_of_sentencepiece_models_are_encoded_in_one_call(
-    make_tokenizer: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
-):
-    tokenizer_json = make_tokenizer("sentencepiece-gemma")
-    engine, reference = make_engine("gigatoken", tokenizer_json), reference_tokenizer(tokenizer_json)
-    texts = ["", "two\nlines", "\n\n", "<s> and <unk>\tthere", "", "the end\n"]
-    calls = []
-    encode_one = engine._core._tokenizer.encode
-    monkeypatch.setattr(
-        engine._core._tokenizer, "encode", lambda text: calls.append(text) or encode_one(text)
-    )
-    assert encode(engine, texts) == encode_by_hf(reference, texts)
-    assert len(calls) == 1
-    # A text may contain what joins them.
-    texts = ["a\uffffb", "\uffff", "x\uffff\n\uffff"]
-    assert encode(engine, texts) == encode_by_hf(reference, texts)
-
-
-def test_only_words_with_tokens_that_span_lines_are_left_to_hf(make_tokenizer: Callable[[str], str]):
-    engine = make_engine("gigatoken", make_tokenizer("sentencepiece-internlm"))
-    texts = ["two words\n  indented", "a line of spaces\n  \nhere", "a tab\tand a space", "a tab\t and"]
-    encode(engine, texts)
-    assert engine.fallbacks.documents == 2
-    assert engine.fallbacks.bytes < sum(map(len, texts)) / 2
+    tokenizer_json = make_tokenizer("unigram-first")
+    engine, reference = make_engine("native", tokenizer_json), reference_tokenizer(tokenizer_json)
+    rng = random.Random(5)
+    texts = [" ".join(rng.choices("abé漢😀", k=size)) for size in range(40)]
+    texts += ["".join(rng.choices("abé漢😀", k=size)) for size in range(140)]
+    # More words than the cache can take at first, so that it grows.
+    texts += [
+        " ".join(str(number) for number in range(start, start + 1000)) for start in range(0, 20_000, 1000)
+    ]
+    expected = encode_by_hf(reference, texts)
+    assert encode(engine, texts) == expected == encode(engine, texts)
 
 
 UNKNOWN_BYTES = {
@@ -236,7 +234,7 @@ def test_a_word_of_megabytes_is_cut_in_the_same_way_by_all_engines(
 ):
     longest = 20_000  # instead of a million characters
     monkeypatch.setattr(normalization, "LONGEST_WORD", longest)
-    monkeypatch.setattr(cores.GigatokenCore, "max_piece_chars", longest)
+    monkeypatch.setattr(native, "LONGEST_WORD", longest)
     monkeypatch.setattr(hf, "_MAX_TEXT_CHARS", 9_000)
     text = "ab " + "é" * (2 * longest + 1000) + " cd" * 10_000
     for name in ("unigram", "wordpiece", "bpe", "sentencepiece"):
@@ -284,31 +282,52 @@ def test_the_reference_is_the_tokenizer_itself(tokenizer_json: str, hard_texts: 
     )
 
 
-def test_documents_left_to_hf_are_counted_once(make_tokenizer: Callable[[str], str]):
-    engine = make_engine("tokie", make_tokenizer("unigram-mt5"))
-    texts = ["plain", "<0x0A> twice <0x0A>", "plain \U00010348", "<0xE9>"]
-    encode(engine, texts)
-    assert engine.fallbacks.documents == 2
-
-
 @pytest.mark.parametrize(
     ("name", "tokenizer", "reason"),
     [
-        ("gigatoken", "unigram", "gigatoken supports BPE only, and this is a byte-level Unigram tokenizer"),
-        ("gigatoken", "wordpiece", "gigatoken supports BPE only"),
-        ("tokie", "bpe", "tokie supports Unigram and WordPiece only, and this is a byte-level BPE tokenizer"),
-        ("fastest", "bpe", "no such engine; choose one of auto, hf, gigatoken, tokie"),
+        ("native", "bpe", "the BPE option dropout"),
+        ("fastest", "bpe", "no such engine; choose one of auto, hf, native"),
     ],
 )
 def test_an_engine_that_cannot_says_why(
     name: str, tokenizer: str, reason: str, make_tokenizer: Callable[[str], str]
 ):
-    tokenizer_json = make_tokenizer(tokenizer)
+    parts = json.loads(make_tokenizer(tokenizer))
+    parts["model"]["dropout"] = 0.1
+    tokenizer_json = json.dumps(parts)
     with pytest.raises(UsageError, match=reason):
         make_engine(name, tokenizer_json)
-    if name in ("gigatoken", "tokie"):
+    if name != "fastest":
         with pytest.raises(UsageError, match=reason):
             check_engine(name, tokenizer_json, parse_special_tokens=False, control_ids=())
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "change"),
+    [
+        ("wordpiece", {"normalizer": {"strip_accents": True, "lowercase": False}}),
+        ("wordpiece", {"normalizer": {"handle_chinese_chars": False}}),
+        ("wordpiece", {"normalizer": {"clean_text": False}}),
+        ("wordpiece", {"normalizer": {"lowercase": True, "strip_accents": False}}),
+        ("wordpiece", {"model": {"max_input_chars_per_word": 5, "continuing_subword_prefix": "#"}}),
+        ("bpe", {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [PUNCTUATION, PLAIN_BYTES]}}),
+        ("bpe", {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [WHITE, DIGITS, PLAIN_BYTES]}}),
+        ("bpe", {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [LETTERS_ONLY, PLAIN_BYTES]}}),
+        ("bpe", {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [NO_LINES, PLAIN_BYTES]}}),
+    ],
+)
+def test_options_that_few_tokenizers_have(
+    tokenizer: str, change: dict, make_tokenizer: Callable[[str], str], hostile_texts: list[str]
+):
+    parts = json.loads(make_tokenizer(tokenizer))
+    for part, options in change.items():
+        parts[part] = options if "type" in options else {**parts[part], **options}
+    tokenizer_json = json.dumps(parts)
+    engine = make_engine("native", tokenizer_json)
+    assert encode(engine, hostile_texts) == encode_by_hf(reference_tokenizer(tokenizer_json), hostile_texts)
+    long_text = " and".join(hostile_texts) * 3
+    texts = [long_text, long_text.replace(" ", "")]
+    assert encode(engine, texts) == encode(make_engine("hf", tokenizer_json), texts)
 
 
 @pytest.mark.parametrize(
@@ -325,10 +344,6 @@ def test_an_engine_that_cannot_says_why(
             )
             for pattern in ({"String": ""}, {"Regex": "a*"}, {"Regex": "$"})
         ),
-        ("wordpiece", {"normalizer": {"strip_accents": True, "lowercase": False}}, "strips accents"),
-        ("wordpiece", {"normalizer": {"handle_chinese_chars": False}}, "handle_chinese_chars off"),
-        ("wordpiece", {"normalizer": {"clean_text": False}}, "the normalizer"),
-        ("wordpiece", {"model": {"max_input_chars_per_word": 50}}, "100 characters"),
         ("wordpiece", {"pre_tokenizer": {"type": "Whitespace"}}, "the pre-tokenizer"),
         ("unigram-first", {"pre_tokenizer": {"split": False}}, "the pre-tokenizer"),
         ("unigram-first", {"pre_tokenizer": {"replacement": "_"}}, "the pre-tokenizer"),
@@ -351,7 +366,7 @@ def test_what_is_not_known_is_left_to_hf(
             reference_tokenizer(tokenizer_json), hard_texts[:50]
         )
     with pytest.raises(UsageError, match=reason):
-        make_engine("gigatoken" if tokenizer == "bpe" else "tokie", tokenizer_json)
+        make_engine("native", tokenizer_json)
 
 
 def test_added_tokens_looked_for_in_normalized_text_are_left_to_hf(make_tokenizer: Callable[[str], str]):
@@ -392,31 +407,34 @@ def test_threads_change_nothing(make_tokenizer: Callable[[str], str], hard_texts
         assert len(outputs) == 1
 
 
-@pytest.mark.skipif(memory.private_bytes() is None, reason="needs /proc")
-@pytest.mark.parametrize(("name", "batches"), [("bpe-gpt2", 16), ("sentencepiece", 32), ("unigram", 32)])
+def private_bytes() -> int | None:
+    """Returns the bytes of memory that this process uses, without mapped files; None if the system has no /proc."""
+    statistics = Path("/proc/self/statm")
+    if not statistics.exists():
+        return None
+    _, resident, shared, *_ = map(int, statistics.read_text().split())
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(private_bytes() is None, reason="needs /proc")
+@pytest.mark.parametrize(
+    ("name", "batches", "most"), [("bpe-gpt2", 80, 110), ("sentencepiece", 80, 110), ("unigram", 80, 110)]
+)
 def test_text_of_ever_new_words_does_not_fill_the_memory(
-    name: str, batches: int, make_tokenizer: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+    name: str, batches: int, most: int, make_tokenizer: Callable[[str], str]
 ):
-    monkeypatch.setattr(cores, "_MAX_GROWTH", 16 << 20)
-    monkeypatch.setattr(cores, "_CHARS_PER_CACHE", 1 << 20)
     tokenizer_json = make_tokenizer(name)
     engine = make_engine("auto", tokenizer_json)
     reference, rng = reference_tokenizer(tokenizer_json), random.Random(0)
     memory_use = []
     for _ in range(batches):
         texts = [f"{rng.randrange(10**20):020d}" for _ in range(25_000)]
-        assert encode(engine, texts)[:100] == encode_by_hf(reference, texts[:100])
-        memory_use.append(memory.private_bytes())
+        ids, lengths = engine.encode_batch(texts)
+        expected = [number for ids in encode_by_hf(reference, texts[:100]) for number in ids]
+        assert ids[: lengths[:100].sum()].tolist() == expected
+        memory_use.append(private_bytes())
     # (Libraries that the first batch needs may not have been loaded before.)
-    assert max(memory_use) - memory_use[1] < 60 << 20
-
-
-def test_digits_are_split_like_the_pre_tokenizer_does():
-    chars = [chr(code) for code in range(0x30000) if unicodedata.category(chr(code)) not in ("Cn", "Cs")]
-    digits = pre_tokenizers.Digits(individual_digits=True)
-    for text in ("".join(chars), "a1²b", "𝟘x٣", "1", ""):
-        expected = [text[start:end] for _, (start, end) in digits.pre_tokenize_str(text)]
-        assert list(filter(None, split_numbers(text))) == expected
+    assert max(memory_use) - memory_use[1] < most << 20
 
 
 def test_engines_do_not_change_the_parsed_tokenizer_which_is_parsed_once(tokenizer_json: str):

@@ -291,7 +291,7 @@ def test_byte_level_tokens_that_no_text_has_are_not_emitted(
     expected = [encoding.ids for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
     assert max(max(ids, default=0) for ids in expected) < size
     made = make_engine(engine, json.dumps(parts))
-    assert made.name == ("gigatoken" if engine == "auto" else "hf")
+    assert made.name == ("native" if engine == "auto" else "hf")
     ids, lengths = made.encode_batch(texts)
     assert [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])] == expected
 
@@ -302,7 +302,7 @@ def test_a_byte_level_vocabulary_may_lack_some_bytes(hard_texts: list[str]):
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     expected = [encoding.ids for encoding in tokenizer.encode_batch(hard_texts, add_special_tokens=False)]
     engine = make_engine("auto", tokenizer.to_str())
-    assert engine.name == "gigatoken"
+    assert engine.name == "native"
     ids, lengths = engine.encode_batch(hard_texts)
     assert [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])] == expected
 

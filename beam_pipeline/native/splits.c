@@ -1,0 +1,108 @@
+/* Pre-tokenizers that split text with a regular expression, or at characters of a class.
+ *
+ * A pattern is a list of alternatives, of which the first one that matches counts, as in Oniguruma, which `tokenizers` uses. It
+ * has been compiled to instructions (pattern.py), which a matcher with backtracking follows. What characters a class contains
+ * is not known here: `tokenizers` itself is asked, for a block of 256 characters when the first of them occurs.
+ */
+#include "words.h"
+
+enum { RUN, POSSESSIVE_RUN, NOT_AHEAD, FORK, JUMP, END }; /* Operation in pattern.py */
+enum { NO_MATCH = -1, NO_MAXIMUM = INT32_MAX };
+
+static uint32_t classes_of_long(Matcher *matcher, int64_t at) {
+    uint32_t code = decode(matcher->text + at);
+    const uint32_t *block = matcher->splitter->blocks[code >> 8];
+    if (block) return block[code & 0xFF];
+    matcher->missing[code >> 8] = 1; /* the texts are encoded again */
+    return 0;
+}
+
+static inline int is_single(const Matcher *matcher, int64_t at) { return matcher->text[at] < 0x80 || matcher->by_bytes; }
+
+static inline uint32_t classes_at(Matcher *matcher, int64_t at) {
+    return is_single(matcher, at) ? matcher->single[matcher->text[at]] : classes_of_long(matcher, at);
+}
+
+static inline int width_at(const Matcher *matcher, int64_t at) {
+    return is_single(matcher, at) ? 1 : char_size(matcher->text[at]);
+}
+
+/* Where the characters of some classes end. */
+static inline int64_t end_of_run(Matcher *matcher, uint32_t classes, int64_t at) {
+    const uint8_t *place = matcher->text + at, *end = matcher->text + matcher->end;
+    const uint32_t *single = matcher->single;
+    for (;; place += char_size(*place)) {
+        while (place < end && single[*place] & classes) place++;
+        at = place - matcher->text;
+        if (place == end || is_single(matcher, at) || !(classes_of_long(matcher, at) & classes)) return at;
+    }
+}
+
+/* Returns the end of the match of the instructions from `number` on, or NO_MATCH. */
+static int64_t run(Matcher *matcher, int32_t number, int64_t at) {
+    for (;; number++) {
+        const Instruction *instruction = matcher->splitter->instructions + number;
+        switch (instruction->operation) {
+        case END: return at;
+        case JUMP: number = instruction->minimum - 1; break;
+        case FORK: {
+            int64_t end = run(matcher, instruction->minimum, at);
+            if (end != NO_MATCH) return end;
+            number = instruction->maximum - 1;
+            break;
+        }
+        case NOT_AHEAD:
+            if (at < matcher->end && classes_at(matcher, at) & instruction->classes) return NO_MATCH;
+            break;
+        default: {
+            int64_t least = at, count = 0;
+            const uint32_t classes = instruction->classes;
+            while (count < instruction->minimum) {
+                if (at == matcher->end || !(classes_at(matcher, at) & classes)) return NO_MATCH;
+                least = at += width_at(matcher, at);
+                count++;
+            }
+            if (instruction->maximum == NO_MAXIMUM) {
+                at = end_of_run(matcher, classes, at);
+            } else {
+                for (; count < instruction->maximum && at < matcher->end && classes_at(matcher, at) & classes; count++)
+                    at += width_at(matcher, at);
+            }
+            if (instruction->operation == POSSESSIVE_RUN) break;
+            for (; at > least; at--) { /* the rest of the pattern decides how much it matches */
+                if (!matcher->by_bytes && at < matcher->end && (matcher->text[at] & 0xC0) == 0x80) continue;
+                int64_t end = run(matcher, number + 1, at);
+                if (end != NO_MATCH) return end;
+            }
+        }
+        }
+    }
+}
+
+int64_t tokenmill_match(Matcher *matcher, const Level *level, int64_t at) {
+    const Splitter *splitter = matcher->splitter;
+    uint32_t candidates = is_single(matcher, at) && !level->by_bytes
+                              ? level->candidates[matcher->text[at]]
+                              : tokenmill_candidates(splitter, level, classes_at(matcher, at));
+    for (; candidates; candidates &= candidates - 1) {
+        const Alternative *alternative = splitter->alternatives + level->first + __builtin_ctz(candidates);
+        int64_t match_end = NO_MATCH;
+        if (alternative->repeated) {
+            int64_t start = at;
+            if (classes_at(matcher, start) & alternative->optional) start += width_at(matcher, start);
+            if (start < matcher->end && classes_at(matcher, start) & alternative->repeated)
+                match_end = end_of_run(matcher, alternative->repeated, start);
+        } else {
+            match_end = run(matcher, alternative->start, at);
+        }
+        if (match_end != NO_MATCH) return match_end;
+    }
+    return NO_MATCH;
+}
+
+uint32_t tokenmill_candidates(const Splitter *splitter, const Level *level, uint32_t classes) {
+    uint32_t candidates = 0;
+    for (int32_t i = 0; i < level->count; i++)
+        candidates |= (uint32_t)((splitter->alternatives[level->first + i].classes & classes) != 0) << i;
+    return candidates;
+}

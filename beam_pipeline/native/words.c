@@ -1,0 +1,481 @@
+/* Tokenizing words: plain C without Python's API, which `words.py` calls by ctypes.
+ *
+ * A text is cut into words, between which no token reaches. The ids of a word are computed once and then looked up in a
+ * cache. A model is constant, and threads share it; each thread has a state with its own cache.
+ */
+#include "words.h"
+
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+enum {
+    INLINE_BYTES = 16,
+    INLINE_IDS = 3,
+    MOST_CACHED_BYTES = 96,
+    FIRST_SLOTS = 1 << 14,
+    MOST_SLOTS = 1 << 21,
+    ARENA_WORDS = 8 << 20,
+    READ_BEYOND = 16, /* _READ_BEYOND in words.py */
+    AHEAD = 32        /* words whose slots are fetched from memory at the same time */
+};
+
+/* A cached word. A short one, of up to INLINE_BYTES and INLINE_IDS, is here, so that one access to memory is enough: `key` is
+ * the word, filled up with zeros. For another one, `key` is its hash, and where its entry in the arena begins. */
+typedef struct {
+    uint64_t key[2];
+    uint32_t ids[INLINE_IDS];
+    uint8_t size;  /* in bytes; 0 in an empty slot */
+    uint8_t count; /* of ids; IN_ARENA for a word that is not here */
+    uint16_t unused;
+} Slot;
+
+enum { IN_ARENA = 255 };
+
+typedef struct {
+    const uint8_t *word;
+    int64_t size;
+    uint64_t key[2]; /* as in a slot; for a long word, its hash first */
+    uint64_t hash;
+} Pending;
+
+typedef struct {
+    const Model *model;
+    Slot *slots;
+    uint64_t slot_mask, used;
+    uint32_t *arena; /* entries: the number of ids, the ids, the word's bytes */
+    uint64_t arena_end;
+    Scratch word;    /* a word with its marks as spaces */
+    Scratch scratch; /* of the model's algorithm */
+    Pending ahead[AHEAD];
+    int pending;
+    uint32_t *ids; /* of the texts so far */
+    int64_t count;
+    uint8_t *missing; /* see `Matcher` */
+} State;
+
+
+/* Large pages make access twice as fast where the system has them. */
+void *tokenmill_allocate_table(size_t size) {
+    enum { PAGE = 1 << 21 };
+    void *table = NULL;
+    if (size < PAGE) return malloc(size);
+    size = (size + PAGE - 1) / PAGE * PAGE;
+    if (posix_memalign(&table, PAGE, size)) return NULL;
+#ifdef MADV_HUGEPAGE
+    madvise(table, size, MADV_HUGEPAGE); /* a hint: it may fail */
+#endif
+    return table;
+}
+
+static int64_t encode_word(State *state, const uint8_t *word, int64_t size, uint32_t *ids) {
+    const Model *model = state->model;
+    if (model->kind == UNIGRAM) return tokenmill_encode_unigram(model, &state->scratch, word, size, ids);
+    if (model->kind == WORDPIECE) return tokenmill_encode_wordpiece(model, word, size, ids);
+    return tokenmill_encode_bpe(model, &state->scratch, word, size, ids);
+}
+
+/* ---- The cache ---- */
+
+static uint64_t load(const uint8_t *at) {
+    uint64_t value;
+    memcpy(&value, at, 8);
+    return value;
+}
+
+static uint64_t mix(uint64_t low, uint64_t high, uint64_t size) {
+    uint64_t hash = (low ^ size * 0x9E3779B97F4A7C15u) * 0xBF58476D1CE4E5B9u;
+    hash = (hash ^ hash >> 32 ^ high) * 0x94D049BB133111EBu;
+    return hash ^ hash >> 29;
+}
+
+/* The first `size` bytes, from 0 to 8, of those that are loaded. */
+static uint64_t first_bytes(uint64_t bytes, int64_t size) {
+    if (size >= 8) return bytes;
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    return size > 0 ? bytes >> (64 - 8 * size) : 0;
+#else
+    return bytes & (((uint64_t)1 << 8 * (size > 0 ? size : 0)) - 1);
+#endif
+}
+
+/* Prepares to look up a word. Bytes after it are read, and do not matter. */
+static inline void pend(Pending *pending, const uint8_t *word, int64_t size) {
+    pending->word = word;
+    pending->size = size;
+    if (size <= INLINE_BYTES) {
+        pending->key[0] = first_bytes(load(word), size);
+        pending->key[1] = size > 8 ? first_bytes(load(word + 8), size - 8) : 0;
+        pending->hash = mix(pending->key[0], pending->key[1], (uint64_t)size);
+    } else if (size <= MOST_CACHED_BYTES) {
+        uint64_t hash = 0;
+        for (int64_t i = 0; i < size; i += 8) hash = mix(hash, first_bytes(load(word + i), size - i), (uint64_t)size);
+        pending->hash = pending->key[0] = hash;
+    }
+}
+
+static void empty_cache(State *state) {
+    memset(state->slots, 0, (state->slot_mask + 1) * sizeof(Slot));
+    state->used = 0;
+    state->arena_end = 0;
+}
+
+static uint64_t hash_of_slot(const State *state, const Slot *slot) {
+    if (slot->count != IN_ARENA) return mix(slot->key[0], slot->key[1], slot->size);
+    if (slot->size > INLINE_BYTES) return slot->key[0];
+    const uint32_t *entry = state->arena + slot->key[1];
+    Pending pending;
+    pend(&pending, (const uint8_t *)(entry + 1 + *entry), slot->size);
+    return pending.hash;
+}
+
+static void grow(State *state) {
+    uint64_t count = 2 * (state->slot_mask + 1);
+    Slot *slots = count <= MOST_SLOTS ? tokenmill_allocate_table(count * sizeof(Slot)) : NULL;
+    if (!slots) {
+        empty_cache(state);
+        return;
+    }
+    memset(slots, 0, count * sizeof(Slot));
+    for (uint64_t i = 0; i <= state->slot_mask; i++) {
+        if (!state->slots[i].size) continue;
+        uint64_t at = hash_of_slot(state, state->slots + i) & (count - 1);
+        while (slots[at].size) at = (at + 1) & (count - 1);
+        slots[at] = state->slots[i];
+    }
+    free(state->slots);
+    state->slots = slots;
+    state->slot_mask = count - 1;
+}
+
+/* Caches a word of up to MOST_CACHED_BYTES. */
+static void add(State *state, const Pending *pending, const uint32_t *ids, int64_t count) {
+    Slot slot = {{pending->key[0], pending->key[1]}, {0}, (uint8_t)pending->size, (uint8_t)count, 0};
+    if (pending->size <= INLINE_BYTES && count <= INLINE_IDS) {
+        memcpy(slot.ids, ids, (size_t)count * sizeof(uint32_t));
+    } else {
+        uint64_t words = 1 + (uint64_t)count + ((uint64_t)pending->size + 3) / 4 + 2; /* 8 bytes after it can be read */
+        if (state->arena_end + words > ARENA_WORDS) empty_cache(state);
+        uint32_t *entry = state->arena + state->arena_end;
+        *entry = (uint32_t)count;
+        memcpy(entry + 1, ids, (size_t)count * sizeof(uint32_t));
+        memcpy(entry + 1 + count, pending->word, (size_t)pending->size);
+        slot.key[0] = pending->hash;
+        slot.key[1] = state->arena_end;
+        slot.count = IN_ARENA;
+        state->arena_end += words;
+    }
+    uint64_t at = pending->hash & state->slot_mask;
+    while (state->slots[at].size) at = (at + 1) & state->slot_mask;
+    state->slots[at] = slot;
+    if (2 * ++state->used > state->slot_mask) grow(state);
+}
+
+/* Writes the ids of a word, and returns their number; -1 if there is not enough memory. There is room for INLINE_IDS. */
+static int64_t look_up(State *state, const Pending *pending, uint32_t *ids) {
+    if (pending->size > MOST_CACHED_BYTES) return encode_word(state, pending->word, pending->size, ids);
+    uint64_t at = pending->hash & state->slot_mask;
+    for (const Slot *slot; (slot = state->slots + at)->size; at = (at + 1) & state->slot_mask) {
+        if (slot->size != pending->size) continue;
+        if (slot->count != IN_ARENA) {
+            if (slot->key[0] != pending->key[0] || slot->key[1] != pending->key[1]) continue;
+            memcpy(ids, slot->ids, sizeof(slot->ids));
+            return slot->count;
+        }
+        if (slot->key[0] != pending->hash) continue;
+        const uint32_t *entry = state->arena + slot->key[1];
+        int64_t count = *entry;
+        if (memcmp(entry + 1 + count, pending->word, (size_t)pending->size)) continue;
+        memcpy(ids, entry + 1, (size_t)count * sizeof(uint32_t));
+        return count;
+    }
+    int64_t count = encode_word(state, pending->word, pending->size, ids);
+    if (count >= 0) add(state, pending, ids, count);
+    return count;
+}
+
+/* ---- Words ---- */
+
+static int is_mark(const uint8_t *at) { return at[0] == 0xE2 && at[1] == 0x96 && at[2] == 0x81; }
+
+static int is_before_mark(const Model *model, const uint8_t *text, int64_t at) {
+    int64_t start = at - 1;
+    while ((text[start] & 0xC0) == 0x80) start--;
+    uint32_t code = decode(text + start);
+    int64_t low = 0, high = model->before_count;
+    while (low < high) {
+        int64_t middle = (low + high) / 2;
+        if (model->before[middle] < code) low = middle + 1;
+        else high = middle;
+    }
+    return low < model->before_count && model->before[low] == code;
+}
+
+/* The first byte at or after `at` that is a space, a line feed, or E2, with which the mark begins; `end` if there is none. */
+static int64_t next_candidate(const uint8_t *text, int64_t at, int64_t end, int with_lines) {
+    const uint64_t ones = 0x0101010101010101u, highs = 0x8080808080808080u;
+    for (; at < end; at += 8) {
+        uint64_t bytes = load(text + at);
+        uint64_t spaces = bytes ^ ones * ' ', others = bytes ^ ones * (with_lines ? '\n' : 0xE2);
+        uint64_t zeros = ((spaces - ones) & ~spaces) | ((others - ones) & ~others);
+        if (zeros & highs) { /* the lowest one is exact */
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+            for (int64_t i = at;; i++)
+                if (text[i] == ' ' || text[i] == (with_lines ? '\n' : 0xE2)) return i < end ? i : end;
+#else
+            at += __builtin_ctzll(zeros & highs) >> 3;
+            return at < end ? at : end;
+#endif
+        }
+    }
+    return end;
+}
+
+static int mark_size(const uint8_t *text, int64_t at, int64_t end) {
+    return text[at] == ' ' ? 1 : end - at >= 3 && is_mark(text + at) ? 3 : 0;
+}
+
+static int is_white(uint8_t byte) { return byte == ' ' || byte == '\n'; }
+
+/* Returns the end of the word that begins at `at`. `long_marks` counts its marks `▁`, which are not spaces.
+ *
+ * AT_MARKS: a word begins at each mark, a space or `▁`.
+ * BETWEEN_TOKENS: it begins at a mark between two characters that are none, if no token has the first one before a mark.
+ * UNITS: see tokenization/byte_units.py. */
+static int64_t end_of_word(const Model *model, const uint8_t *text, int64_t at, int64_t end, int *long_marks) {
+    int64_t start = at;
+    if (model->cut == UNITS) {
+        if (!is_white(text[at])) return next_candidate(text, at, end, 1);
+        while (at < end && is_white(text[at])) at++;
+        if (at == end) return end;
+        return at - start > 1 ? at - 1 : next_candidate(text, at, end, 1);
+    }
+    int first = mark_size(text, at, end);
+    *long_marks += first == 3;
+    at += first ? first : 1;
+    for (int is_after_mark = first != 0;;) {
+        int64_t before = at;
+        at = next_candidate(text, at, end, 0);
+        if (at > before) is_after_mark = 0;
+        if (at == end) return end;
+        int size = mark_size(text, at, end);
+        if (size) {
+            if (model->cut == AT_MARKS) return at;
+            if (!is_after_mark && at + size < end && !mark_size(text, at + size, end) && !is_before_mark(model, text, at))
+                return at;
+            *long_marks += size == 3;
+        }
+        is_after_mark = size != 0;
+        at += size ? size : 1;
+    }
+}
+
+/* A word as a piece of the model's tokens, in which the mark is a space, and with another space before it if `prefix`. NULL if
+ * there is not enough memory. */
+static const uint8_t *with_spaces(State *state, const uint8_t *word, int64_t *size, int prefix) {
+    uint8_t *copy = reserve(&state->word, (size_t)*size + READ_BEYOND + 1);
+    if (!copy) return NULL;
+    int64_t copied = 0;
+    if (prefix) copy[copied++] = ' ';
+    for (int64_t i = 0; i < *size;) {
+        int is_long = mark_size(word, i, *size) == 3;
+        copy[copied++] = is_long ? ' ' : word[i];
+        i += is_long ? 3 : 1;
+    }
+    *size = copied;
+    return copy;
+}
+
+static int flush(State *state) {
+    for (int i = 0; i < state->pending; i++) {
+        int64_t added = look_up(state, state->ahead + i, state->ids + state->count);
+        if (added < 0) return -1;
+        state->count += added;
+    }
+    state->pending = 0;
+    return 0;
+}
+
+/* Adds the ids of a word, perhaps later. Returns 0, or -1 if there is not enough memory. */
+static int add_word(State *state, const uint8_t *word, int64_t size) {
+    Pending *pending = state->ahead + state->pending;
+    pend(pending, word, size);
+    __builtin_prefetch(state->slots + (pending->hash & state->slot_mask));
+    return ++state->pending < AHEAD ? 0 : flush(state);
+}
+
+static int add_marked_words(State *state, const uint8_t *text, int64_t at, int64_t end) {
+    const Model *model = state->model;
+    int prefix = model->has_prefix && at < end && !mark_size(text, at, end);
+    while (at < end) {
+        int long_marks = 0;
+        const uint8_t *word = text + at;
+        int64_t word_end = end_of_word(model, text, at, end, &long_marks), size = word_end - at;
+        at = word_end;
+        if (!prefix && !long_marks) {
+            if (add_word(state, word, size)) return -1;
+            continue;
+        }
+        if (flush(state) || !(word = with_spaces(state, word, &size, prefix)) || add_word(state, word, size) || flush(state))
+            return -1;
+        prefix = 0;
+    }
+    return 0;
+}
+
+/* Splits a piece of text with the splitter's levels from `number` on. Returns 0, or -1 if there is not enough
+ * memory. */
+static int add_split_words(State *state, int32_t number, const uint8_t *text, int64_t at, int64_t end) {
+    const Splitter *splitter = state->model->splitter;
+    if (number == splitter->level_count) return at < end ? add_word(state, text + at, end - at) : 0;
+    const Level *level = splitter->levels + number;
+    Matcher matcher = {splitter, level->by_bytes ? splitter->bytes : splitter->ascii, text, end, level->by_bytes, state->missing};
+    for (int64_t gap = at; at < end || gap < end;) {
+        int64_t match_end = at < end ? tokenmill_match(&matcher, level, at) : end;
+        if (match_end < 0) {
+            at += level->by_bytes ? 1 : char_size(text[at]);
+            continue;
+        }
+        int error = level->keeps_gaps && gap < at ? add_split_words(state, number + 1, text, gap, at) : 0;
+        if (!error && level->keeps_matches && at < match_end) error = add_split_words(state, number + 1, text, at, match_end);
+        if (error) return error;
+        at = gap = match_end;
+    }
+    return 0;
+}
+
+/* Encodes texts: `ends` has the end of each in `text`, after which READ_BEYOND more bytes can be read. `ids` has room for an id
+ * per byte, one more for each text, and INLINE_IDS. `lengths` gets the number of ids of each text. `missing` is set for
+ * blocks of characters whose classes are not known: then the ids are wrong. Returns the number of all ids, or -1 if there is not
+ * enough memory. */
+int64_t tokenmill_words_encode(void *states, const uint8_t *text, const int64_t *ends, int64_t texts, uint32_t *ids,
+                               int64_t *lengths, uint8_t *missing) {
+    State *state = states;
+    state->missing = missing;
+    state->ids = ids;
+    state->count = state->pending = 0;
+    for (int64_t i = 0, at = 0; i < texts; at = ends[i++]) {
+        int64_t before = state->count;
+        if (state->model->splitter ? add_split_words(state, 0, text, at, ends[i]) : add_marked_words(state, text, at, ends[i]))
+            return -1;
+        if (flush(state)) return -1;
+        lengths[i] = state->count - before;
+    }
+    return state->count;
+}
+
+/* ---- Models and states ---- */
+
+void tokenmill_words_free_model(void *models) {
+    Model *model = models;
+    if (!model) return;
+    free(model->nodes);
+    free(model->merges);
+    free(model->likely);
+    free(model->symbols);
+    free(model->before);
+    if (model->splitter) {
+        for (int i = 0; i < BLOCKS; i++) free(model->splitter->blocks[i]);
+        free(model->splitter->alternatives);
+        free(model->splitter->instructions);
+        free(model->splitter);
+    }
+    free(model);
+}
+
+/* Makes a model that knows no pieces yet. NULL if there is not enough memory, here and below. */
+void *tokenmill_words_model(int32_t kind, int32_t cut, int32_t has_prefix, int32_t fuses_unknown, int64_t unknown_id,
+                            double unknown_score, int64_t most_chars, const int64_t *byte_ids) {
+    Model *model = calloc(1, sizeof(Model));
+    if (!model) return NULL;
+    model->kind = kind;
+    model->cut = cut;
+    model->has_prefix = has_prefix;
+    model->fuses_unknown = fuses_unknown;
+    model->unknown_id = unknown_id;
+    model->unknown_score = unknown_score;
+    model->most_chars = most_chars;
+    memcpy(model->byte_ids, byte_ids, sizeof(model->byte_ids));
+    return model;
+}
+
+/* Adds distinct pieces in the order of their bytes. Returns whether there is enough memory, here and below. */
+int32_t tokenmill_words_add_pieces(void *models, const uint8_t *pieces, const int64_t *ends, const uint32_t *ids,
+                                   const double *scores, int64_t count) {
+    Model *model = models;
+    return (model->nodes = tokenmill_build_trie(pieces, ends, ids, scores, count)) != NULL;
+}
+
+/* Adds the ids of single characters, or bytes, and merges (left, right, product) in the order of their ranks; of equal pairs the
+ * last one counts. */
+int32_t tokenmill_words_add_merges(void *models, const uint32_t *characters, const uint32_t *ids, int64_t count,
+                                   const uint32_t *merges, int64_t merge_count, const uint32_t *before,
+                                   int64_t before_count) {
+    Model *model = models;
+    model->symbols = calloc(model->kind == BYTE_BPE ? 256 : 0x110000, sizeof(int32_t));
+    model->before = malloc((size_t)(before_count + 1) * sizeof(uint32_t));
+    if (!model->symbols || !model->before) return 0;
+    memcpy(model->before, before, (size_t)before_count * sizeof(uint32_t));
+    model->before_count = before_count;
+    for (int64_t i = 0; i < count; i++) model->symbols[characters[i]] = (int32_t)ids[i] + 1;
+    return tokenmill_set_merges(model, merges, merge_count);
+}
+
+/* Adds a splitter. `levels` has five numbers for each, in the order of `Level`, and `bytes` the classes of the bytes. */
+int32_t tokenmill_words_add_splitter(void *models, const int32_t *levels, int32_t level_count, const Alternative *alternatives,
+                                     int64_t alternative_count, const Instruction *instructions, int64_t instruction_count,
+                                     const uint32_t *bytes) {
+    Splitter *splitter = ((Model *)models)->splitter = calloc(1, sizeof(Splitter));
+    if (!splitter || level_count > MOST_LEVELS) return 0;
+    splitter->alternatives = malloc((size_t)(alternative_count + 1) * sizeof(Alternative));
+    splitter->instructions = malloc((size_t)(instruction_count + 1) * sizeof(Instruction));
+    if (!splitter->alternatives || !splitter->instructions) return 0;
+    splitter->level_count = level_count;
+    for (int32_t i = 0; i < level_count; i++, levels += 5)
+        splitter->levels[i] = (Level){levels[0], levels[1], levels[2], levels[3], levels[4], {0}};
+    memcpy(splitter->alternatives, alternatives, (size_t)alternative_count * sizeof(Alternative));
+    memcpy(splitter->instructions, instructions, (size_t)instruction_count * sizeof(Instruction));
+    memcpy(splitter->bytes, bytes, sizeof(splitter->bytes));
+    return 1;
+}
+
+/* Sets the classes of the 256 characters of a block, once; of the first block before any text is encoded. */
+int32_t tokenmill_words_set_block(void *models, int32_t block, const uint32_t *classes) {
+    Splitter *splitter = ((Model *)models)->splitter;
+    uint32_t *copy = malloc(256 * sizeof(uint32_t));
+    if (!copy) return 0;
+    memcpy(copy, classes, 256 * sizeof(uint32_t));
+    splitter->blocks[block] = copy;
+    if (block) return 1;
+    memcpy(splitter->ascii, classes, 128 * sizeof(uint32_t));
+    for (int32_t i = 0; i < splitter->level_count; i++)
+        for (int32_t code = 0; code < 128; code++)
+            splitter->levels[i].candidates[code] = tokenmill_candidates(splitter, splitter->levels + i, classes[code]);
+    return 1;
+}
+
+void tokenmill_words_free_state(void *states) {
+    State *state = states;
+    if (!state) return;
+    free(state->slots);
+    free(state->arena);
+    free(state->word.memory);
+    free(state->scratch.memory);
+    free(state);
+}
+
+/* Makes a state for a thread. Returns NULL if there is not enough memory. */
+void *tokenmill_words_state(const void *model) {
+    State *state = calloc(1, sizeof(State));
+    if (!state) return NULL;
+    state->model = model;
+    state->slot_mask = FIRST_SLOTS - 1;
+    state->slots = tokenmill_allocate_table(FIRST_SLOTS * sizeof(Slot));
+    state->arena = tokenmill_allocate_table(ARENA_WORDS * sizeof(uint32_t)); /* the system provides it where it is written */
+    if (!state->slots || !state->arena) {
+        tokenmill_words_free_state(state);
+        return NULL;
+    }
+    empty_cache(state);
+    return state;
+}

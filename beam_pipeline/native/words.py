@@ -1,0 +1,252 @@
+"""The compiled tokenization of words (words.c): Unigram, BPE and WordPiece models, called by ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+_READ_BEYOND = 16  # bytes that are read after the texts, and do not matter
+_BLOCKS = 0x1100  # BLOCKS in words.h
+_MORE_IDS = 3  # INLINE_IDS in words.c
+_BYTES_PER_THREAD = 1 << 16  # fewer are not worth a thread
+
+
+Flat = tuple[np.ndarray, np.ndarray]
+"""uint32 [tokens]: the ids of all texts, and int64 [texts]: the number of ids of each."""
+
+
+class Kind(IntEnum):
+    """The kinds of models."""
+
+    UNIGRAM, BPE, BYTE_BPE, WORDPIECE = range(4)
+
+
+class Cut(IntEnum):
+    """How texts are cut to words. See `end_of_word` and `add_split_words` in words.c."""
+
+    AT_MARKS, BETWEEN_TOKENS, UNITS, SPLITS = range(4)
+
+
+@dataclass(frozen=True)
+class Level:
+    """A pre-tokenizer that splits the pieces of the one before."""
+
+    first: int
+    """The number of the first of its alternatives."""
+    count: int
+    """The number of its alternatives."""
+    keeps_matches: bool
+    """Whether what matches them is kept."""
+    keeps_gaps: bool
+    """Whether the text between the matches is kept."""
+    by_bytes: bool
+    """Whether its classes are those of bytes, not of characters."""
+
+
+@dataclass(frozen=True)
+class Splitter:
+    """The levels of a pre-tokenizer, whose patterns were compiled by `tokenization.patterns`."""
+
+    levels: Sequence[Level]
+    alternatives: Sequence[tuple[int, int]]
+    instructions: Sequence[tuple[int, int, int, int]]
+    bytes: np.ndarray
+    """uint32 [256]: the bits of the classes of each byte."""
+    classes_of: Callable[[int], np.ndarray]
+    """Returns the bits of the classes of each character of a block of 256, given its number: uint32 [256]."""
+
+
+class WordModel:
+    """A model in the memory of the compiled library.
+
+    Add pieces to a Unigram or a WordPiece model, and merges to a BPE model. A BPE model with pieces does not merge a
+    word that is one of them. Where a text is cut at marks, the mark is a space in all tokens.
+
+    Args:
+        library: See `rows_library`.
+        kind: The kind of the model.
+        cut: How texts are cut to words.
+        has_prefix: Whether a mark is put before a text that begins with none.
+        unknown_id: The id of the unknown token, if there is one.
+        unknown_score: The score of a character that is no piece.
+        fuses_unknown: Whether neighbouring unknown characters become one token.
+        most_chars: The number of characters of the longest word that WordPiece encodes.
+        byte_ids: The id of the token for each byte of unknown characters, or -1.
+        threads: Number of threads, each with a cache of words.
+    """
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        kind: Kind,
+        cut: Cut,
+        *,
+        has_prefix: bool = False,
+        unknown_id: int | None = None,
+        unknown_score: float = 0.0,
+        fuses_unknown: bool = False,
+        most_chars: int = 0,
+        byte_ids: Sequence[int] = (-1,) * 256,
+        threads: int = 1,
+    ):
+        self._library = library
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+        self._splitter: Splitter | None = None
+        self._known_blocks: set[int] = set()
+        self._blocks_lock = threading.Lock()
+        self._states: list[int] = []
+        ids_of_bytes = np.array(byte_ids, np.int64)
+        self._model = library.tokenmill_words_model(
+            kind,
+            cut,
+            has_prefix,
+            fuses_unknown,
+            -1 if unknown_id is None else unknown_id,
+            unknown_score,
+            most_chars,
+            ids_of_bytes.ctypes.data,
+        )
+        _require(self._model)
+        for _ in range(threads):
+            self._states.append(library.tokenmill_words_state(self._model))
+            _require(self._states[-1])
+
+    def __del__(self):
+        for state in getattr(self, "_states", ()):
+            self._library.tokenmill_words_free_state(state)
+        self._library.tokenmill_words_free_model(getattr(self, "_model", None))
+
+    def add_pieces(self, pieces: Mapping[bytes, tuple[int, float]]) -> None:
+        """Adds pieces, with the id and the score of each."""
+        ordered = sorted(piece for piece in pieces if piece)
+        ends = np.cumsum(np.fromiter(map(len, ordered), np.int64, len(ordered)))
+        ids = np.fromiter((pieces[piece][0] for piece in ordered), np.uint32, len(ordered))
+        scores = np.fromiter((pieces[piece][1] for piece in ordered), np.float64, len(ordered))
+        arrays = (array.ctypes.data for array in (ends, ids, scores))
+        _require(
+            self._library.tokenmill_words_add_pieces(self._model, b"".join(ordered), *arrays, len(ordered))
+        )
+
+    def add_merges(
+        self, symbols: Mapping[int, int], merges: np.ndarray, before_marks: Sequence[str] = ()
+    ) -> None:
+        """Adds symbols and merges.
+
+        Args:
+            symbols: The id of each character, by its code point, or of each byte.
+            merges: uint32 [merges, 3]: the ids of left, right and product, in the order in which they are applied.
+            before_marks: The characters that tokens have before marks. A text is cut before a mark after any other.
+        """
+        codes = np.fromiter(symbols.keys(), np.uint32, len(symbols))
+        ids = np.fromiter(symbols.values(), np.uint32, len(symbols))
+        before = np.array(sorted(map(ord, before_marks)), np.uint32)
+        merges = np.ascontiguousarray(merges, np.uint32)
+        _require(
+            self._library.tokenmill_words_add_merges(
+                self._model,
+                *(codes.ctypes.data, ids.ctypes.data, len(codes)),
+                *(merges.ctypes.data, len(merges)),
+                *(before.ctypes.data, len(before)),
+            )
+        )
+
+    def add_splitter(self, splitter: Splitter) -> None:
+        """Makes the model split texts with these levels."""
+        levels = np.array(
+            [
+                (level.first, level.count, level.keeps_matches, level.keeps_gaps, level.by_bytes)
+                for level in splitter.levels
+            ],
+            np.int32,
+        )
+        alternatives = np.array(splitter.alternatives, np.int64).astype(np.uint32)
+        instructions = np.array(splitter.instructions, np.int64).astype(np.uint32)
+        classes = np.ascontiguousarray(splitter.bytes, np.uint32)
+        _require(
+            self._library.tokenmill_words_add_splitter(
+                self._model,
+                *(levels.ctypes.data, len(levels)),
+                *(alternatives.ctypes.data, len(alternatives)),
+                *(instructions.ctypes.data, len(instructions)),
+                classes.ctypes.data,
+            )
+        )
+        self._splitter = splitter
+        self._add_block(0)
+
+    def encode(self, texts: Sequence[str]) -> Flat:
+        """Encodes texts; Python's lock is released."""
+        encoded = list(map(str.encode, texts))
+        ends = np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)))
+        data = b"".join([*encoded, bytes(_READ_BEYOND)])
+        shares = min(len(self._states), 1 + len(data) // _BYTES_PER_THREAD)
+        bounds = np.searchsorted(ends, len(data) * np.arange(1, shares) // shares).tolist()
+        with self._lock:  # a state serves one call at a time
+            if shares == 1:
+                return self._encode(self._states[0], data, 0, ends)
+            if self._pool is None or self._process != os.getpid():  # a fork has no threads
+                self._pool, self._process = ThreadPoolExecutor(len(self._states)), os.getpid()
+            firsts, lasts = [0, *bounds], [*bounds, len(ends)]
+            starts = [int(ends[first - 1]) if first else 0 for first in firsts]
+            shares_of_ends = [ends[first:last] for first, last in zip(firsts, lasts, strict=True)]
+            flats = list(
+                self._pool.map(self._encode, self._states[:shares], [data] * shares, starts, shares_of_ends)
+            )
+        return np.concatenate([ids for ids, _ in flats]), np.concatenate([lengths for _, lengths in flats])
+
+    def _encode(self, state: int, data: bytes, start: int, ends: np.ndarray) -> Flat:
+        """Encodes the texts of `data` that begin at `start` and have these ends."""
+        lengths, ends = np.empty(len(ends), np.int64), np.ascontiguousarray(ends - start)
+        size = int(ends[-1]) if len(ends) else 0
+        ids = np.empty(size + len(ends) + _MORE_IDS, np.uint32)  # only what is written takes memory
+        address = ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value + start
+        arguments = (state, address, ends.ctypes.data, len(ends), ids.ctypes.data, lengths.ctypes.data)
+        missing = np.zeros(_BLOCKS, np.uint8)
+        while True:
+            count = self._library.tokenmill_words_encode(*arguments, missing.ctypes.data)
+            _require(count >= 0)
+            if not missing.any():
+                return ids[:count], lengths
+            for block in np.flatnonzero(missing).tolist():
+                self._add_block(block)
+            missing[:] = 0
+
+    def _add_block(self, block: int) -> None:
+        classes = np.ascontiguousarray(self._splitter.classes_of(block), np.uint32)
+        with self._blocks_lock:
+            if block not in self._known_blocks:
+                _require(self._library.tokenmill_words_set_block(self._model, block, classes.ctypes.data))
+                self._known_blocks.add(block)
+
+
+def _require(result: int | bool | None) -> None:
+    if not result:
+        raise MemoryError("there is not enough memory for tokenizing")
+
+
+def declare(library: ctypes.CDLL) -> None:
+    """Declares the functions of words.c."""
+    pointer, int32, int64, double = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_double
+    signatures = {
+        "model": (pointer, (int32, int32, int32, int32, int64, double, int64, pointer)),
+        "add_pieces": (int32, (pointer, ctypes.c_char_p, pointer, pointer, pointer, int64)),
+        "add_merges": (int32, (pointer, pointer, pointer, int64, pointer, int64, pointer, int64)),
+        "add_splitter": (int32, (pointer, pointer, int32, pointer, int64, pointer, int64, pointer)),
+        "set_block": (int32, (pointer, int32, pointer)),
+        "state": (pointer, (pointer,)),
+        "encode": (int64, (pointer, pointer, pointer, int64, pointer, pointer, pointer)),
+        "free_state": (None, (pointer,)),
+        "free_model": (None, (pointer,)),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, f"tokenmill_words_{name}")
+        function.restype, function.argtypes = result, arguments

@@ -1,0 +1,78 @@
+"""A normalizer that maps each character by itself, such as BERT's, as arrays."""
+
+from __future__ import annotations
+
+import unicodedata
+from itertools import accumulate, pairwise
+
+import numpy as np
+from tokenizers.normalizers import Normalizer
+
+from beam_pipeline.engines.token_arrays import ranges
+from beam_pipeline.tokenization.characters import CODES
+
+_UNKNOWN, _IN_CONTEXT = -1, -2
+
+
+class CharacterMap:
+    """Applies a normalizer that maps each character to some characters, whatever is beside it. What each becomes is
+    determined by the component itself, when the character occurs first.
+
+    Marks that the component keeps may be reordered by it: texts with such a mark are normalized by the component.
+
+    Args:
+        exact: The component.
+    """
+
+    def __init__(self, exact: Normalizer):
+        self._exact = exact
+        self._starts = np.zeros(CODES, np.int64)  # of what a character becomes, in `_pool`
+        self._lengths = np.full(CODES, _UNKNOWN, np.int8)
+        self._pool = np.empty(0, np.uint32)
+        self._learn(np.arange(128))
+        becomes = [exact.normalize_str(chr(code)).encode() for code in range(128)]
+        self._ascii = bytes(new[0] if len(new) == 1 else 0 for new in becomes)
+        self._removed = bytes(code for code, new in enumerate(becomes) if not new)
+        if any(len(new) > 1 for new in becomes):
+            raise AssertionError("an ASCII character becomes several")
+
+    def _learn(self, codes: np.ndarray) -> None:
+        size, pool = len(self._pool), [self._pool]
+        for code in codes.tolist():
+            char = chr(code)
+            new = self._exact.normalize_str(char)
+            pool.append(np.frombuffer(new.encode("utf-32-le"), "<u4").astype(np.uint32))
+            self._starts[code], self._lengths[code] = size, len(new)
+            size += len(new)
+            if new and unicodedata.combining(char):
+                self._lengths[code] = _IN_CONTEXT
+        self._pool = np.concatenate(pool)
+
+    def __call__(self, texts: list[str]) -> list[str]:
+        """Returns the normalized texts."""
+        numbers = [number for number, text in enumerate(texts) if not text.isascii()]
+        results = [
+            text.encode().translate(self._ascii + bytes(128), self._removed).decode()
+            if text.isascii()
+            else text
+            for text in texts
+        ]
+        for number, result in zip(numbers, self._map([texts[number] for number in numbers]), strict=True):
+            results[number] = result
+        return results
+
+    def _map(self, texts: list[str]) -> list[str]:
+        if not texts:
+            return []
+        codes = np.frombuffer("".join(texts).encode("utf-32-le"), "<u4")
+        lengths = self._lengths[codes]
+        if (lengths == _UNKNOWN).any():
+            self._learn(np.unique(codes[lengths == _UNKNOWN]))
+            lengths = self._lengths[codes]
+        if (lengths == _IN_CONTEXT).any():
+            return list(map(self._exact.normalize_str, texts))
+        mapped = self._pool[ranges(self._starts[codes], lengths.astype(np.int64))]
+        joined = mapped.tobytes().decode("utf-32-le")
+        ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        bounds = ends[list(accumulate(map(len, texts), initial=0))].tolist()
+        return [joined[start:end] for start, end in pairwise(bounds)]
