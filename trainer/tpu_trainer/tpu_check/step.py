@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import tensorflow as tf
 from transformers import CONFIG_MAPPING
 
+from tokenmill_reader import Mixture
 from tpu_trainer.config import FitConfig
 from tpu_trainer.data.batches import RowStream
 from tpu_trainer.data.mixture import open_data, source_first_rows
@@ -40,7 +41,11 @@ class Rows:
 
 def rows_of_dataset(config: FitConfig) -> Rows:
     """Returns the rows of the datasets in `config.data`, with the shapes of their input pipeline."""
-    data = open_data(config)
+    return rows_of_mixture(config, open_data(config))
+
+
+def rows_of_mixture(config: FitConfig, data: Mixture) -> Rows:
+    """Returns the rows of open datasets, with the shapes of their input pipeline."""
 
     def specs(batch_size: int) -> Specs:
         rows = RowStream(
@@ -121,13 +126,9 @@ class ReplicaStep:
         self._rows = rows
         self._topology = topology
         self._task: Task | None = None
-        if config.model.init_from is None:
-            configure(
-                config.model,
-                objective=config.objective,
-                vocabulary=rows.vocabulary,
-                max_length=rows.max_length,
-            )
+        configure(
+            config.model, objective=config.objective, vocabulary=rows.vocabulary, max_length=rows.max_length
+        )
 
     def program(self, replica_rows: int) -> BatchFunction:
         """Returns the step of one replica with `replica_rows` rows."""
