@@ -14,6 +14,7 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple, replace
 from typing import Any
 
@@ -26,7 +27,7 @@ from tpu_trainer.runs.channel import Channel
 from tpu_trainer.runs.marker import Marker
 from tpu_trainer.runs.parts import Parts, StoredArray, stored_arrays, write_parts
 from tpu_trainer.support import files
-from tpu_trainer.support.errors import UsageError
+from tpu_trainer.support.errors import InterruptedRun, UsageError
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +63,8 @@ class Checkpoints:
     def __init__(self, folder: str, *, keep: int = 1, channel: Channel | None = None) -> None:
         """Keeps the `keep` newest checkpoints, and the one with the lowest validation loss.
 
-        The processes of `channel` write them together; None: this one does.
+        The processes of `channel` write them together, and verify them together, each its share of the files; None:
+        this one does. They must call the methods that do in the same order.
         """
         self._folder = folder
         self._keep = keep
@@ -100,7 +102,8 @@ class Checkpoints:
     def leave_out_damaged(self, *, strict: bool = False) -> None:
         """Ignores damaged checkpoints from now on, and names them in the log. The next `write` removes them.
 
-        Compares the checksums of the files of the newest whole checkpoint only, and the sizes of the others' files.
+        Compares the checksums of the files of the newest whole checkpoint only, and the sizes of the others' files. All
+        processes come to the same result.
 
         Raises:
             UsageError: If all checkpoints are damaged, or, with `strict`, one is, or one cannot be read.
@@ -108,11 +111,11 @@ class Checkpoints:
         damages: dict[int, str] = {}
         newest_whole = None
         removed = False  # by a `fit` that trains meanwhile
-        for step in reversed(self.steps()):
-            damage = self._damage(step, contents=newest_whole is None)
+        for step in json.loads(self._agreed(json.dumps(self.steps()[::-1]))):
+            damage, exists = self._damage(step, contents=newest_whole is None)
             if damage is None:
                 newest_whole = step if newest_whole is None else newest_whole
-            elif not files.is_file(self._marker(step)):
+            elif not exists:
                 removed = True
             elif strict:
                 raise self._damaged_error(step, damage)
@@ -140,20 +143,56 @@ class Checkpoints:
         Raises:
             UsageError: If one is damaged or cannot be read.
         """
-        damage = self._damage(step)
+        damage, _ = self._damage(step, contents=True)
         if damage is not None:
             raise self._damaged_error(step, damage)
 
-    def _damage(self, step: int, *, contents: bool = True) -> str | None:
-        """Describes the damage of a complete checkpoint; None if there is none. Without `contents`, compares sizes."""
+    def _damage(self, step: int, *, contents: bool) -> tuple[str | None, bool]:
+        """Verifies a complete checkpoint with the other processes. Without `contents`, compares sizes.
+
+        Returns:
+            What the first process with damage says; None if there is none. And whether the checkpoint still exists.
+
+        Raises:
+            UsageError: If a process cannot read it.
+        """
+        own = json.dumps(self._own_damage(step, contents=contents))
+        with self._needing_others():
+            reports = map(json.loads, self._channel.gather(own))
+        first = next((each for each in reports if each != [None, None]), [None, None])
+        verdict = [*first, first == [None, None] or files.is_file(self._marker(step))]
+        damage, unreadable, exists = json.loads(self._agreed(json.dumps(verdict)))
+        if unreadable is not None:
+            raise UsageError(f"{self.path(step)}: cannot be read ({unreadable})")
+        return damage, exists
+
+    def _agreed(self, text: str) -> str:
+        """Returns the text of process 0."""
+        with self._needing_others():
+            return self._channel.from_first(text)
+
+    @contextmanager
+    def _needing_others(self) -> Iterator[None]:
+        """Context that waits for other processes. Raises InterruptedRun if one is lost."""
         try:
-            return self._read_marker(step).damage_of(self.path(step), contents=contents)
+            yield
+        except OSError as error:
+            raise InterruptedRun(
+                f"{self._folder}: not verified ({error}); the same command on all hosts tries again"
+            ) from error
+
+    def _own_damage(self, step: int, *, contents: bool) -> tuple[str | None, str | None]:
+        """Returns the damage that this process finds, and why it cannot read the checkpoint; None: nothing."""
+        try:
+            listed = self._read_marker(step)
+            share = listed.share(self._channel.index, self._channel.count) if contents else ()
+            return listed.damage_of(self.path(step), contents=share), None
         except WriteErrors as error:
             if not files.is_file(self._marker(step)):
-                return f"{marker.NAME} is missing"
-            raise UsageError(f"{self.path(step)}: cannot be read ({error})") from error
+                return f"{marker.NAME} is missing", None
+            return None, str(error)
         except ValueError as error:  # not JSON, not UTF-8, or damaged
-            return f"{marker.NAME}: {error}"
+            return f"{marker.NAME}: {error}", None
 
     def _damaged_error(self, step: int, damage: str) -> UsageError:
         return UsageError(
