@@ -14,7 +14,6 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import astuple, replace
 from typing import Any
 
@@ -26,8 +25,9 @@ from tpu_trainer.runs import marker
 from tpu_trainer.runs.channel import Channel
 from tpu_trainer.runs.marker import Marker
 from tpu_trainer.runs.parts import Parts, StoredArray, stored_arrays, write_parts
+from tpu_trainer.runs.verification import Verification, WriteErrors
 from tpu_trainer.support import files
-from tpu_trainer.support.errors import InterruptedRun, UsageError
+from tpu_trainer.support.errors import UsageError
 
 _log = logging.getLogger(__name__)
 
@@ -39,8 +39,6 @@ _EXISTS = "exists"
 
 State = Mapping[str, "tf.Variable | State"]
 """Name of a part of the checkpoint → variable, or name → variable."""
-WriteErrors = (OSError, tf.errors.OpError)
-"""Exceptions caused by a full disk, a lost network or missing permissions."""
 
 
 def named_variables(state: State) -> dict[str, tf.Variable]:
@@ -69,6 +67,7 @@ class Checkpoints:
         self._folder = folder
         self._keep = keep
         self._channel = channel or Channel()
+        self._verification = Verification(self._channel)
         self._damaged: set[int] = set()
 
     def path(self, step: int) -> str:
@@ -111,8 +110,9 @@ class Checkpoints:
         damages: dict[int, str] = {}
         newest_whole = None
         removed = False  # by a `fit` that trains meanwhile
-        for step in json.loads(self._agreed(json.dumps(self.steps()[::-1]))):
-            damage, exists = self._damage(step, contents=newest_whole is None)
+        for step in self._verification.agreed(self.steps()[::-1]):
+            contents = newest_whole is None
+            damage, exists = self._verification.damage(self.path(step), step, contents=contents)
             if damage is None:
                 newest_whole = step if newest_whole is None else newest_whole
             elif not exists:
@@ -143,56 +143,9 @@ class Checkpoints:
         Raises:
             UsageError: If one is damaged or cannot be read.
         """
-        damage, _ = self._damage(step, contents=True)
+        damage, _ = self._verification.damage(self.path(step), step, contents=True)
         if damage is not None:
             raise self._damaged_error(step, damage)
-
-    def _damage(self, step: int, *, contents: bool) -> tuple[str | None, bool]:
-        """Verifies a complete checkpoint with the other processes. Without `contents`, compares sizes.
-
-        Returns:
-            What the first process with damage says; None if there is none. And whether the checkpoint still exists.
-
-        Raises:
-            UsageError: If a process cannot read it.
-        """
-        own = json.dumps(self._own_damage(step, contents=contents))
-        with self._needing_others():
-            reports = map(json.loads, self._channel.gather(own))
-        first = next((each for each in reports if each != [None, None]), [None, None])
-        verdict = [*first, first == [None, None] or files.is_file(self._marker(step))]
-        damage, unreadable, exists = json.loads(self._agreed(json.dumps(verdict)))
-        if unreadable is not None:
-            raise UsageError(f"{self.path(step)}: cannot be read ({unreadable})")
-        return damage, exists
-
-    def _agreed(self, text: str) -> str:
-        """Returns the text of process 0."""
-        with self._needing_others():
-            return self._channel.from_first(text)
-
-    @contextmanager
-    def _needing_others(self) -> Iterator[None]:
-        """Context that waits for other processes. Raises InterruptedRun if one is lost."""
-        try:
-            yield
-        except OSError as error:
-            raise InterruptedRun(
-                f"{self._folder}: not verified ({error}); the same command on all hosts tries again"
-            ) from error
-
-    def _own_damage(self, step: int, *, contents: bool) -> tuple[str | None, str | None]:
-        """Returns the damage that this process finds, and why it cannot read the checkpoint; None: nothing."""
-        try:
-            listed = self._read_marker(step)
-            share = listed.share(self._channel.index, self._channel.count) if contents else ()
-            return listed.damage_of(self.path(step), contents=share), None
-        except WriteErrors as error:
-            if not files.is_file(self._marker(step)):
-                return f"{marker.NAME} is missing", None
-            return None, str(error)
-        except ValueError as error:  # not JSON, not UTF-8, or damaged
-            return f"{marker.NAME}: {error}", None
 
     def _damaged_error(self, step: int, damage: str) -> UsageError:
         return UsageError(
