@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.tpu_trainer.tiny import MAX_LENGTH, sequences, write_manifest, write_split
 from tokenmill_reader import Mixture
-from tpu_trainer.data.dataset import open_split, token_counts
+from tpu_trainer.data.dataset import open_split, reading, token_counts
 from tpu_trainer.data.mixture import describe
 from tpu_trainer.data.vocabulary import Vocabulary, load_tokenizer, load_vocabulary
 from tpu_trainer.support import files
@@ -39,6 +41,48 @@ def test_manifest_and_names_say_the_same(split_folder: Path, tokenizer_folder: P
     assert load_vocabulary(with_manifest) == load_vocabulary(
         without_manifest, tokenizer=str(tokenizer_folder)
     )
+
+
+@pytest.mark.parametrize("verb", ["fit", "plan", "evaluate"])
+def test_a_url_of_an_unknown_kind_is_a_message(
+    verb: str, run_verb: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--config", "tiny-clm", "--data.train", "s3://bucket/train"]
+    if verb == "fit":
+        options += ["--output_dir", tmp_path / "run"]
+    if verb == "evaluate":
+        options = ["--run", "s3://bucket/run"]
+    assert run_verb(verb, *options) == 2
+    shown = capsys.readouterr().err
+    assert "s3://bucket/" in shown and "a URL of a kind that the trainer cannot read" in shown
+    assert "gs:// are possible" in shown and "Traceback" not in shown
+
+
+@pytest.mark.parametrize("broken", ["exists", "isdir", "GFile"])
+def test_a_dataset_that_cannot_be_reached_is_a_message(
+    broken: str, split_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*arguments: object) -> None:
+        raise tf.errors.UnavailableError(None, None, "could not resolve host:\n\tstorage.example")
+
+    monkeypatch.setattr(tf.io.gfile, broken, unreachable)
+    with pytest.raises(
+        UsageError, match=r"train.*: cannot be read \(could not resolve host: storage.example\); check"
+    ):
+        open_split(f"file://{split_folder}")
+
+
+def test_a_shard_that_cannot_be_reached_any_more_is_a_message(
+    split_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = open_split(f"file://{split_folder}")
+
+    def unreachable(path: str) -> None:
+        raise tf.errors.PermissionDeniedError(None, None, "401")
+
+    monkeypatch.setattr(tf.io, "read_file", unreachable)
+    with pytest.raises(UsageError, match=r"train-00000-40.tfrecord: cannot be read \(401\)"), reading():
+        split[np.arange(3)]
 
 
 def test_the_vocabulary_is_the_tokenizers(split_folder: Path, vocabulary: Vocabulary) -> None:

@@ -25,9 +25,9 @@ from tpu_trainer.exports.weight_files import WeightFiles, write_weights
 from tpu_trainer.network.model import LanguageModel
 from tpu_trainer.network.transformer import Inputs
 from tpu_trainer.runs.checkpoint import Checkpoints
+from tpu_trainer.runs.chosen_step import chosen_step
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.support.errors import UsageError
-from tpu_trainer.verbs.export import chosen_step
 
 
 @pytest.fixture

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.tpu_trainer.tiny import sequences, write_split
-from tpu_trainer.config import DataConfig, MlmConfig, ModelConfig, PlanConfig, TrainConfig
+from tests.tpu_trainer.tpu_check.test_hlo import HLO
+from tpu_trainer.config import (
+    CompileCheckConfig,
+    DataConfig,
+    MeshConfig,
+    MlmConfig,
+    ModelConfig,
+    OptimizerConfig,
+    PlanConfig,
+    TrainConfig,
+)
 from tpu_trainer.planning.prices import PRICES
+from tpu_trainer.support.chips import Topology
 from tpu_trainer.support.errors import UsageError
+from tpu_trainer.tpu_check.cache import Cache
+from tpu_trainer.tpu_check.check import StepCheck
+from tpu_trainer.tpu_check.compiler import Executable, OutOfMemory
 from tpu_trainer.verbs.plan import main
 
 GPT2 = ModelConfig(type="gpt2")
@@ -29,7 +44,7 @@ def estimate(tmp_path: Path) -> str:
 
 def plan(capsys: pytest.CaptureFixture[str], **options: Any) -> dict[str, Any]:
     options.setdefault("train", TrainConfig(steps=10_000, batch_size=100))
-    main(PlanConfig(objective="clm", model=GPT2, json=True, **options))
+    main(PlanConfig(**{"objective": "clm", "model": GPT2, "json": True} | options))
     return json.loads(capsys.readouterr().out)
 
 
@@ -87,29 +102,101 @@ def test_masked_models_and_experts_have_no_law(estimate: str, capsys: pytest.Cap
     assert "dense" in " ".join(json.loads(capsys.readouterr().out)["assumptions"])
 
 
-def write_report(path: Path, *, flops: float, fits: bool = True, topology: str = "v5e:2x4") -> str:
-    roofline = {"least_step_seconds": 0.5, "model_flops": flops / 8}
-    report = {"name": "a", "topology": topology, "fits": fits, "replicas": 2, "roofline": roofline}
-    path.write_text(json.dumps({"versions": {}, "reports": [report]}))
+SMALL: dict[str, Any] = {
+    "model": ModelConfig(type="gpt2", config={"n_embd": 64, "n_layer": 2, "n_head": 2}),
+    "train": TrainConfig(steps=10_000, batch_size=80),
+}
+
+
+def write_report(path: Path, **options: Any) -> str:
+    """Writes the report of compile-check for GPT-2 on 8 chips, as if the compiler had returned a small program."""
+    fits = options.pop("fits", True)
+    given: dict[str, Any] = {"data": DataConfig(train=""), "topology": "v5e:2x4"} | SMALL | options
+    if not given["data"].train:
+        given |= {"vocab_size": 50_257, "max_length": 1024}
+    config = CompileCheckConfig(objective="clm", **given)
+    result = Executable(
+        arguments=1, outputs=1, aliased=1, temporaries=1, code=1, flops=1e12, bytes_accessed=1e9, hlo=HLO
+    )
+    if not fits:
+        result = OutOfMemory(needed=2e10, available=1e10)
+    check = StepCheck(config, topology=Topology.parse(config.topology), cache=Cache(folder=path.parent))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StepCheck, "_compile", lambda self, rows: (result, "", []))
+        report = check.report(check.configured_rows())
+    path.write_text(json.dumps({"versions": {}, "reports": [{"name": "a"} | report]}))
     return str(path)
 
 
-def test_a_report_bounds_the_time_and_must_be_of_this_step(
-    estimate: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flops = plan(capsys, estimate=estimate, topology="v5e:2x4")["model"]["flops"] / 10_000
-    report = write_report(tmp_path / "report.json", flops=flops)
-    figures = plan(capsys, estimate=estimate, report=report)
-    assert figures["costs"]["v5e:2x4"]["hours"][0] == pytest.approx(10_000 * 0.5 / 3600)
+def test_a_report_bounds_the_time(estimate: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = write_report(tmp_path / "report.json")
+    [seconds] = [
+        each["roofline"]["least_step_seconds"] for each in json.loads(Path(report).read_text())["reports"]
+    ]
+    figures = plan(capsys, estimate=estimate, report=report, **SMALL)
+    assert figures["costs"]["v5e:2x4"]["hours"][0] == pytest.approx(10_000 * seconds / 3600)
     for options, reason in (
-        ({"report": write_report(tmp_path / "other.json", flops=2 * flops)}, "check this configuration"),
         ({"report": report, "topology": "v5e:4x4"}, "of v5e:2x4, but --topology is v5e:4x4"),
-        ({"report": write_report(tmp_path / "full.json", flops=flops, fits=False)}, "does not fit"),
+        ({"report": write_report(tmp_path / "full.json", fits=False)}, "does not fit"),
         ({"report": estimate}, "not what `compile-check --output` writes"),
         ({"report": str(tmp_path / "absent")}, "there is no such file"),
     ):
         with pytest.raises(UsageError, match=reason):
-            plan(capsys, estimate=estimate, **options)
+            plan(capsys, estimate=estimate, **SMALL | options)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"train": {"precision": "mixed_bfloat16"}},
+            "--train.precision: 'float32' in the report, but 'mixed_bfloat16'",
+        ),
+        ({"train": {"recompute": "all"}}, "--train.recompute: 'nothing' in the report, but 'all' here"),
+        ({"train": {"accumulation": 2}}, "--train.accumulation: 1 in the report, but 2 here"),
+        ({"train": {"batch_size": 160}}, "--train.batch_size: 80 in the report, but 160 here"),
+        ({"train": {"z_loss": 1e-4}}, "--train.z_loss: 'off' in the report, but 'on' here"),
+        (
+            {"optimizer": OptimizerConfig(name="lion")},
+            "--optimizer.name: 'adamw' in the report, but 'lion' here",
+        ),
+        ({"strategy": "pjrt"}, "--strategy: 'another than pjrt' in the report, but 'pjrt' here"),
+        ({"model": {"n_layer": 3}}, "layers of the model: 2 in the report, but 3 here"),
+        ({"model": {"n_inner": 65}}, "size of mlp of the model: 256 in the report, but 65 here"),
+    ],
+)
+def test_a_report_of_another_step_is_refused_with_both_values(
+    changed: dict[str, Any], message: str, estimate: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = write_report(tmp_path / "report.json")
+    options = SMALL | {name: value for name, value in changed.items() if name not in SMALL}
+    if "train" in changed:
+        options["train"] = replace(SMALL["train"], **changed["train"])
+    if "model" in changed:
+        options["model"] = replace(SMALL["model"], config=SMALL["model"].config | changed["model"])
+    with pytest.raises(UsageError, match=message):
+        plan(capsys, estimate=estimate, report=report, **options)
+
+
+def test_a_report_of_a_mesh_or_of_fewer_sources_is_refused(
+    tmp_path: Path, tokenizer_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [
+        str(write_split(tmp_path / name / "train", sequences(80, seed), tokenizer=tokenizer_folder))
+        for seed, name in enumerate("ab")
+    ]
+    one, two = (DataConfig(train=train) for train in (folders[0], dict.fromkeys(folders, 1.0)))
+    pjrt: dict[str, Any] = SMALL | {"strategy": "pjrt", "data": one, "mesh": MeshConfig(fsdp=True)}
+    report = write_report(tmp_path / "report.json", **pjrt)
+    plan(capsys, report=report, **pjrt)
+    plan(capsys, report=report, **pjrt | {"mesh": MeshConfig(data=8, fsdp=True)})
+    for options, message in (
+        ({"mesh": MeshConfig(fsdp="zero")}, "--mesh.fsdp: True in the report, but 'zero' here"),
+        ({"mesh": MeshConfig(fsdp=True, model=2)}, "--mesh.data: 8 in the report, but 4 here"),
+        ({"data": two}, "sources: 1 in the report, but 2 here"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            plan(capsys, report=report, **pjrt | options)
 
 
 @pytest.mark.parametrize(

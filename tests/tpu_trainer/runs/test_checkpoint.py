@@ -185,12 +185,12 @@ def test_checkpoints_that_a_running_fit_removes_are_not_damaged(
     list_checksums = files.list_checksums
     steps = iter([3, 4])
 
-    def save_and_list(*arguments: Any) -> dict[str, files.FileInfo]:
+    def save_and_list(*arguments: Any, **options: Any) -> dict[str, files.FileInfo]:
         for step in steps:
             monkeypatch.setattr(files, "list_checksums", list_checksums)
             save(running_checkpoints, step, state)
             monkeypatch.setattr(files, "list_checksums", save_and_list)
-        return list_checksums(*arguments)
+        return list_checksums(*arguments, **options)
 
     monkeypatch.setattr(files, "list_checksums", save_and_list)
     assert Checkpoints(folder).latest() == 4

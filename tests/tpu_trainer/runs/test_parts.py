@@ -16,9 +16,10 @@ import tensorflow as tf
 from tpu_trainer.runs import parts as parts_module
 from tpu_trainer.runs.channel import Channel
 from tpu_trainer.runs.checkpoint import Checkpoints
+from tpu_trainer.runs.marker import Marker
 from tpu_trainer.runs.parts import Part, Parts, whole_parts
 from tpu_trainer.support import files
-from tpu_trainer.support.errors import UsageError
+from tpu_trainer.support.errors import InterruptedRun, UsageError
 
 
 class Threads:
@@ -220,6 +221,108 @@ def test_an_existing_checkpoint_only_gets_a_loss(tmp_path: Path) -> None:
 
     assert Threads(2).run(write) == [None, None]
     assert Checkpoints(str(tmp_path)).best() == 1
+
+
+@pytest.fixture
+def two_steps(tmp_path: Path) -> Path:
+    """The checkpoints 1 and 2 of three processes."""
+    own = divided(arrays(), COUNTS, 3)
+
+    def write(channel: Channel) -> None:
+        for step in (1, 2):
+            checkpoints = Checkpoints(str(tmp_path), channel=channel, keep=2)
+            checkpoints.write(step, own[channel.index], metadata={"validation_loss": float(step)})
+
+    assert Threads(3).run(write) == [None] * 3
+    return tmp_path
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_each_process_reads_a_share_to_verify_and_all_files_are_read_once(
+    two_steps: Path, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: dict[str, list[int]] = {}
+    checksum, local = files._crc32c, threading.local()
+
+    def record(path: str) -> str:
+        read.setdefault(Path(path).name, []).append(local.index)
+        return checksum(path)
+
+    def verify(channel: Channel) -> int:
+        local.index = channel.index
+        return Checkpoints(str(two_steps), channel=channel).latest()
+
+    monkeypatch.setattr(files, "_crc32c", record)
+    assert Threads(count).run(verify) == [2] * count
+    names = sorted(
+        path.name for path in (two_steps / "step-00000002").iterdir() if path.name != "complete.json"
+    )
+    assert sorted(read) == names and all(len(each) == 1 for each in read.values())
+    readers = [each for [each] in map(read.get, names)]
+    assert readers == sorted(readers)  # neighbours, as a mesh divides them
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shares"),
+    [
+        ([8] * 6 + [1], ["01", "23", "456"]),  # two files of each process, and the index
+        ([3, 3, 2, 2, 1], ["0", "12", "34"]),
+        ([100, 1, 1], ["", "0", "12"]),
+        ([0, 0], ["01", "", ""]),
+    ],
+)
+def test_shares_are_neighbours_of_about_the_same_size(sizes: list[int], shares: list[str]) -> None:
+    marker = Marker({}, {str(number): files.FileInfo(size) for number, size in enumerate(sizes)})
+    assert ["".join(sorted(marker.share(index, 3))) for index in range(3)] == shares
+
+
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("kind", ["another byte", "shorter", "missing"])
+def test_all_processes_leave_out_what_one_of_them_finds_damaged(
+    two_steps: Path, number: int, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = sorted((two_steps / "step-00000002").glob("state.*"))[number]
+    content = path.read_bytes()
+    path.unlink()
+    if kind != "missing":
+        path.write_bytes(content[:-1] + (bytes([content[-1] ^ 1]) if kind == "another byte" else b""))
+
+    def verify(channel: Channel) -> tuple[int, int | None]:
+        checkpoints = Checkpoints(str(two_steps), channel=channel)
+        return checkpoints.latest(), checkpoints.best()
+
+    assert Threads(3).run(verify) == [(1, 1)] * 3
+    assert caplog.text.count(f"step-00000002: damaged ({path.name} ") == 3
+    for act in (
+        lambda channel: Checkpoints(str(two_steps), channel=channel).check(2),
+        lambda channel: Checkpoints(str(two_steps), channel=channel).leave_out_damaged(strict=True),
+    ):
+        errors = Threads(3).run(act)
+        assert [type(error) for error in errors] == [UsageError] * 3
+        assert len({str(error) for error in errors}) == 1
+
+
+def test_a_disk_that_fails_for_one_process_is_an_error_of_all(
+    two_steps: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(path: str) -> str:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(files, "_crc32c", broken)
+    errors = Threads(3).run(lambda channel: Checkpoints(str(two_steps), channel=channel).latest())
+    assert [type(error) for error in errors] == [UsageError] * 3
+    assert all("step-00000002: cannot be read ([Errno 5] Input/output error)" in str(each) for each in errors)
+
+
+def test_a_lost_process_interrupts_the_others(two_steps: Path) -> None:
+    class Lost(Channel):
+        count = 2
+
+        def gather(self, text: str) -> list[str]:
+            raise OSError("another process is lost")
+
+    with pytest.raises(InterruptedRun, match=r"not verified \(another process is lost\)"):
+        Checkpoints(str(two_steps), channel=Lost()).latest()
 
 
 OTHER_SHAPES = {

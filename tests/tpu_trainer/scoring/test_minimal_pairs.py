@@ -138,6 +138,11 @@ def test_options_that_do_not_fit_together() -> None:
         ({}, r"--run is None: give the folder of a run"),
         ({"run": "r", "model": "m"}, r"--model is 'm': there is --run, too"),
         ({"model": "m"}, r"--model is 'm': only for tasks"),
+        (
+            {"model": "m", "tasks": "t", "checkpoint": "best"},
+            r"--checkpoint is 'best': an exported model has none",
+        ),
+        ({"run": "r", "checkpoint": "newest"}, r"--checkpoint is 'newest': must be latest, best or a step"),
         ({"run": "r", "shots": 1}, r"--shots is 1: only for tasks"),
         ({"run": "r", "tasks": "a", "data": "d"}, r"--data is 'd': there is --tasks"),
         ({"run": "r", "tasks": "a,,b"}, r"--tasks is 'a,,b': has an empty name"),

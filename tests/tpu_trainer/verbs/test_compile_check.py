@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -340,6 +341,22 @@ def test_the_largest_batch_has_equal_micro_batches(strategy: str, monkeypatch: p
     options = ("--strategy", strategy, "--find_batch_size", "--train.accumulation", "3")
     with pytest.raises(UsageError, match="multiple of 24"):
         compile_check.main(parse(["compile-check", *options])[1])
+
+
+def test_a_model_to_start_from_determines_the_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"model_type": "gpt2", "n_embd": 32, "n_layer": 3, "n_head": 2, "n_positions": 64}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    checked = []
+    monkeypatch.setattr(compiler, "versions", lambda: {})
+    monkeypatch.setattr(compiler, "devices_of", lambda topology: [])
+    monkeypatch.setattr(compile_check, "_show", lambda columns, topology: None)
+    monkeypatch.setattr(
+        "tpu_trainer.tpu_check.check.StepCheck.report", lambda self, rows: checked.append(self.step) or {}
+    )
+    options = ("--objective", "clm", "--max_length", "64", "--vocab_size", "100")
+    compile_check.main(parse(["compile-check", "--model.init_from", str(tmp_path), *options])[1])
+    architecture = checked[0]._task_for(1).objective.model.network.architecture
+    assert (architecture.width, len(architecture.kinds)) == (32, 3)
 
 
 def test_a_refused_topology_costs_no_tensorflow() -> None:

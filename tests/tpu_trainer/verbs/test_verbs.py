@@ -27,6 +27,7 @@ from tpu_trainer.devices.tensorflow.executor import TensorFlowExecutor
 from tpu_trainer.exports.exported import open_model, open_tokenizer
 from tpu_trainer.network.transformer import Inputs
 from tpu_trainer.runs.checkpoint import Checkpoints
+from tpu_trainer.runs.run_folder import RunFolder
 
 OPTIONS: dict[str, Any] = {
     "model.type": "roberta",
@@ -204,6 +205,40 @@ def test_evaluate_repeats_the_final_figures(
     )
     assert run_verb("evaluate", "--run", run_folder, "--data", shorter_rows) == 2
     assert "rows of 8 tokens; the run was trained on rows of 16" in capsys.readouterr().err
+
+
+def test_evaluate_scores_the_checkpoint_that_is_named(
+    run_verb: Callable[..., int], run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pairs, output, scores = (tmp_path / name for name in ("pairs.jsonl", "figures.json", "scores.json"))
+    sentences = [" ".join(f"w{(7 * number + place) % 45}" for place in range(6)) for number in range(40)]
+    pairs.write_text(
+        "".join(
+            json.dumps({"sentence_good": good, "sentence_bad": bad}) + "\n"
+            for good, bad in zip(sentences[::2], sentences[1::2], strict=True)
+        )
+    )
+    on_cpu = ("--strategy", "cpu", "--output", output)
+    losses = {}
+    for checkpoint, step in (("340", 340), ("best", 360), ("latest", 360)):
+        assert run_verb("evaluate", "--run", run_folder, "--checkpoint", checkpoint, *on_cpu) == 0
+        figures = json.loads(output.read_text())
+        assert figures["step"] == step
+        losses[checkpoint] = figures["loss"]
+    assert losses["best"] == losses["latest"] < losses["340"]
+    run = shutil.copytree(run_folder, tmp_path / "run")
+    tasks = ("--tasks", pairs, "--strategy", "cpu")
+    for checkpoint in ("340", "latest"):
+        assert run_verb("evaluate", "--run", run, "--checkpoint", checkpoint, *tasks) == 0
+    recorded = RunFolder(str(run)).evaluations()
+    assert [each["step"] for each in recorded] == [340, 360]
+    # The export of that step is scored by other code.
+    assert run_verb("export", "--run", run, "--checkpoint", "340", "--output", tmp_path / "model") == 0
+    assert run_verb("evaluate", "--model", tmp_path / "model", *tasks, "--output", scores) == 0
+    assert json.loads(scores.read_text())["tasks"] == recorded[0]["tasks"]
+    capsys.readouterr()
+    assert run_verb("evaluate", "--run", run, "--checkpoint", "11", *tasks) == 2
+    assert "--checkpoint is 11, but the run has checkpoints of the steps 340, 360" in capsys.readouterr().err
 
 
 def test_export_has_pytorchs_names_shapes_and_layouts(exported: Path, run_folder: Path) -> None:

@@ -25,11 +25,12 @@ MOST_RUNS = 12
 
 @dataclass(frozen=True)
 class EvaluateConfig:
-    """Evaluates a run's newest checkpoint on a whole split, or a model on tasks.
+    """Evaluates a run's checkpoint on a whole split, or a model on tasks.
 
     Examples:
         tokenmill-trainer evaluate --run run
         tokenmill-trainer evaluate --run run --data other/validation --output other.json
+        tokenmill-trainer evaluate --run run --checkpoint best
         tokenmill-trainer evaluate --run run --strategy pjrt --mesh.fsdp true
         tokenmill-trainer evaluate --run run --tasks hellaswag,arc_easy --task_folder tasks
         tokenmill-trainer evaluate --model model --tasks agreement.jsonl
@@ -37,6 +38,8 @@ class EvaluateConfig:
 
     run: str | None = None
     """Folder that `fit` wrote."""
+    checkpoint: str = "latest"
+    """The run's checkpoint: latest, best (lowest validation loss), or the step of one that the run has kept."""
     model: str | None = None
     """Instead of run, with tasks: folder that `export` wrote."""
     data: str | dict[str, str] | None = None
@@ -68,6 +71,13 @@ class EvaluateConfig:
     def __post_init__(self) -> None:
         check_ranges(self, batch_size=AT_LEAST_1, shots=NOT_NEGATIVE, limit=AT_LEAST_1)
         check_mesh(self.mesh, self.strategy)
+        _check_checkpoint(self.checkpoint)
+        require(
+            self.model is None or self.checkpoint == "latest",
+            "checkpoint",
+            self.checkpoint,
+            "an exported model has none; remove it, or give --run",
+        )
         require(
             self.run is None or self.model is None,
             "model",
@@ -131,12 +141,7 @@ class ExportConfig:
     """Print the result as a JSON document."""
 
     def __post_init__(self) -> None:
-        require(
-            self.checkpoint in ("latest", "best") or self.checkpoint.isdecimal(),
-            "checkpoint",
-            self.checkpoint,
-            "must be latest, best or a step",
-        )
+        _check_checkpoint(self.checkpoint)
 
 
 @dataclass(frozen=True)
@@ -230,8 +235,8 @@ class PlanConfig(FitConfig):
     topology: str | None = None
     """What to rent: TPU chips, such as v5e:2x4, or GPUs, such as H100:8. Default: one of each kind, to compare."""
     report: str | None = None
-    """JSON that `compile-check --output` wrote for this configuration, also with --find_mesh: its least step time gives
-    the shortest time."""
+    """JSON that `compile-check --output` wrote for this configuration: its least step time gives the shortest time. Of
+    --find_mesh, give the options that it printed, too."""
     mfu: tuple[float, float] = (0.3, 0.6)
     """Lowest and highest share of the peak operations per second that training reaches, such as '[0.35, 0.5]'."""
     prices: dict[str, float] = field(default_factory=dict)
@@ -318,3 +323,9 @@ class CompileCheckConfig(FitConfig):
             require(value is None or value >= 8, name, value, "must be at least 8")
             rule = "--data.train determines it; remove one of the two"
             require(value is None or not self.data.train, name, value, rule)
+
+
+def _check_checkpoint(value: str) -> None:
+    """Raises UsageError if the value of --checkpoint cannot name one."""
+    valid = value in ("latest", "best") or value.isdecimal()
+    require(valid, "checkpoint", value, "must be latest, best or a step")

@@ -112,6 +112,11 @@ def token_counts(mixture: Mixture) -> np.ndarray | None:
     return sum(weight * each for weight, each in zip(weights, counts, strict=True))
 
 
+def source_first_rows(mixture: Mixture) -> list[int]:
+    """Returns the number of the first row of each source whose sums a step computes; [] if there is only one."""
+    return mixture.first_rows.tolist() if len(mixture.datasets) > 1 else []
+
+
 def source_names(mixture: Mixture) -> list[str]:
     """Returns a name for each dataset: the last two components of its path, with a number if others have the same.
 

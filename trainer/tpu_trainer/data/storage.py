@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
 from tokenmill_reader.errors import DatasetError
 from tokenmill_reader.files import ListingEntry
 from tpu_trainer.support import files
+
+
+@contextmanager
+def _reached(path: str) -> Iterator[None]:
+    """Context that reads a URL. Errors of the network and of permissions are DatasetErrors that say what to do.
+
+    A file that does not exist is a FileNotFoundError, as on a disk.
+    """
+    import tensorflow as tf  # imported here: local datasets do not need it
+
+    try:
+        yield
+    except tf.errors.NotFoundError as error:
+        raise FileNotFoundError(path) from error
+    except tf.errors.OpError as error:
+        reason = " ".join(error.message.split())
+        raise DatasetError(
+            f"{path}: cannot be read ({reason}); check the address, the network and the permissions, or copy the "
+            "dataset to a local disk"
+        ) from error
 
 
 class UrlFolder:
@@ -20,7 +41,8 @@ class UrlFolder:
         self.path = path.rstrip("/")
 
     def list_files(self, *, sizes: bool) -> Mapping[str, ListingEntry]:
-        listing = files.list_files(self.path)
+        with _reached(self.path):
+            listing = files.list_files(self.path)
         if not listing:
             raise DatasetError(f"{self.path}: no such folder; give the folder of a split, such as OUT/train")
         return {
@@ -30,7 +52,8 @@ class UrlFolder:
 
     def read(self, name: str) -> bytes | None:
         path = self.join(name)
-        return files.read_bytes(path) if files.is_file(path) else None
+        with _reached(path):
+            return files.read_bytes(path) if files.is_file(path) else None
 
     def join(self, name: str) -> str:
         return files.join(self.path, name)
@@ -39,23 +62,19 @@ class UrlFolder:
         return None  # it is copied, not mapped
 
     def map(self, name: str) -> np.ndarray:
-        import tensorflow as tf  # imported here: local datasets do not need it
+        import tensorflow as tf
 
-        try:
+        path = self.join(name)
+        with _reached(path):
             # A single request. `GFile` would make one for each half of a MiB.
-            return np.frombuffer(tf.io.read_file(self.join(name)).numpy(), np.uint8)
-        except tf.errors.NotFoundError as error:
-            raise FileNotFoundError(self.join(name)) from error
+            return np.frombuffer(tf.io.read_file(path).numpy(), np.uint8)
 
     def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         import tensorflow as tf
 
-        parts = []
-        try:
-            with tf.io.gfile.GFile(self.join(name), "rb") as file:
-                for start, end in ranges:
-                    file.seek(start)
-                    parts.append(file.read(end - start))
-        except tf.errors.NotFoundError as error:
-            raise FileNotFoundError(self.join(name)) from error
+        path, parts = self.join(name), []
+        with _reached(path), tf.io.gfile.GFile(path, "rb") as file:
+            for start, end in ranges:
+                file.seek(start)
+                parts.append(file.read(end - start))
         return parts

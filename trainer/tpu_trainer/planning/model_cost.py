@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tokenmill_reader import Mixture
 from tpu_trainer.config import PlanConfig
-from tpu_trainer.data.vocabulary import load_vocabulary
-from tpu_trainer.exports.initial_weights import resolve_init_from
 from tpu_trainer.network.configuration import configure
 from tpu_trainer.network.masking import Masking
 from tpu_trainer.network.weights import weight_specs
 from tpu_trainer.planning.corpus import EstimatedRows
-from tpu_trainer.tpu_check.step import rows_without_dataset
+from tpu_trainer.tpu_check.step import Rows, rows_of_mixture, rows_without_dataset
 from tpu_trainer.training.model_flops import training_flops_per_row
 
 
@@ -21,6 +19,7 @@ from tpu_trainer.training.model_flops import training_flops_per_row
 class ModelCost:
     """A model on rows of one length."""
 
+    rows: Rows
     type: str
     parameters: int
     has_experts: bool
@@ -33,12 +32,11 @@ def model_cost(config: PlanConfig, data: Mixture | EstimatedRows) -> ModelCost:
     Raises:
         UsageError: If there is no such model, or it does not fit the data.
     """
-    config = replace(config, model=resolve_init_from(config.model))
     if isinstance(data, EstimatedRows):
         rows = rows_without_dataset(config, vocab_size=data.vocab_size, max_length=data.max_length)
-        vocabulary = rows.vocabulary
     else:
-        vocabulary = load_vocabulary(data.datasets[0], config.objective, tokenizer=config.data.tokenizer)
+        rows = rows_of_mixture(config, data)
+    vocabulary = rows.vocabulary
     architecture = configure(
         config.model, objective=config.objective, vocabulary=vocabulary, max_length=data.max_length
     ).architecture
@@ -52,6 +50,7 @@ def model_cost(config: PlanConfig, data: Mixture | EstimatedRows) -> ModelCost:
         )
         predicted = masking.max_targets
     return ModelCost(
+        rows=rows,
         type=config.model.type,
         parameters=sum(math.prod(spec.shape) for spec in weight_specs(architecture).values()),
         has_experts=bool(architecture.mlp.experts),

@@ -13,17 +13,22 @@ from tpu_trainer.support.errors import UsageError
 
 DATE = "November 2025"
 SOURCE = "https://cloud.google.com/tpu/pricing, https://cloud.google.com/products/compute/pricing/accelerator-optimized"
+# All but TPU7x's are also in SkyPilot's catalog, which is made from Google's billing API: catalogs/v8/gcp/vms.csv of
+# skypilot-org/skypilot-catalog at commit 006059e. It has slices, machines without their GPUs, and GPUs; not TPU7x.
 PRICES = {
-    "v3": 2.00,
-    "v4": 3.22,
-    "v5e": 1.20,
-    "v5p": 4.20,
-    "v6e": 2.70,
+    "v3": 2.00,  # v3-8, 4 chips: 8.00 in us-central1 and us-east1
+    "v4": 3.22,  # v4-8, 4 chips: 12.88 in us-central2
+    "v5e": 1.20,  # v5litepod-1: 1.20 in us-central1 and elsewhere, but 1.416 in us-south1
+    "v5p": 4.20,  # v5p-12288, 6144 chips: 25804.80 in us-east5
+    "v6e": 2.70,  # v6e-1: 2.70 in us-central1 and elsewhere
     "tpu7x": 12.00,
-    "A100": 3.67,
-    "H100": 11.06,
+    "A100": 3.67,  # a2-highgpu-8g: (5.91582 + 23.47126) / 8 in us-central1
+    "H100": 11.06,  # a3-highgpu-8g: 9.46006 / 8 + 9.79655 in us-east4, and 0.08 for its local disks
 }
 """Dollars per hour of a TPU chip, or a GPU with its share of the machine: on demand, the USA's cheapest region."""
+
+UNCONFIRMED = frozenset(("tpu7x",))
+"""Prices that no second public source confirms."""
 
 _GPUS = {"A100": "A100", "H100": "H100 SXM"}
 """The name in this table → that in the table of peaks."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tpu_trainer.planning.documents import read_document
 from tpu_trainer.support.chips import Topology
@@ -16,8 +17,8 @@ class Report:
     topology: str
     seconds: float
     """The least time of the step."""
-    flops: float
-    """Model FLOPs of the step."""
+    step: dict[str, Any]
+    """What determines the step; see step_options.py."""
 
 
 def read_report(path: str) -> Report:
@@ -39,7 +40,7 @@ def read_report(path: str) -> Report:
         return Report(
             topology=topology.name,
             seconds=float(roofline["least_step_seconds"]),
-            flops=float(roofline["model_flops"]) * topology.replicas,
+            step=dict(report["step"]),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"--report is {path!r}: not what {writer} ({error!r})") from error

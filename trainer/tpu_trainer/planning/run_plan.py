@@ -10,11 +10,13 @@ from tokenmill_reader.charts import short
 from tpu_trainer.config import PlanConfig
 from tpu_trainer.planning.corpus import Corpus
 from tpu_trainer.planning.model_cost import ModelCost
-from tpu_trainer.planning.prices import DATE, SOURCE, Accelerator, accelerators
+from tpu_trainer.planning.prices import DATE, SOURCE, UNCONFIRMED, Accelerator, accelerators
 from tpu_trainer.planning.report import Report, read_report
 from tpu_trainer.planning.scaling_laws import LAWS, LEAST_PARAMETERS, LEAST_TOKENS, Range, over_laws
+from tpu_trainer.support.chips import Topology
 from tpu_trainer.support.errors import UsageError
 from tpu_trainer.support.tables import table_lines
+from tpu_trainer.tpu_check.step_options import DATA_OPTIONS, step_options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,6 +181,8 @@ class RunPlan:
         overridden = [kind for kind in self._config.prices if kind in rented]
         changed = f", except {', '.join(overridden)}" if overridden else ""
         yield f"prices: on demand, USA, about {DATE}{changed} (--prices); check them at {SOURCE}"
+        for kind in sorted(UNCONFIRMED & rented - set(overridden)):
+            yield f"the price of {kind} has no second source: check it above all"
 
     def _steps_of_an_epoch(self) -> int:
         return max(1, self._config.train.steps_for(round(self._corpus.unique / self._corpus.tokens_per_row)))
@@ -207,16 +211,25 @@ def _least_hours(config: PlanConfig, report: Report | None, model: ModelCost) ->
     """
     if report is None:
         return None
-    expected = config.train.batch_size * model.flops_per_row
     if config.topology not in (None, report.topology):
         raise UsageError(
             f"--report is {config.report!r}: of {report.topology}, but --topology is {config.topology}"
         )
-    if abs(report.flops / expected - 1) > 0.01:
-        raise UsageError(
-            f"--report is {config.report!r}: of a step of {short(report.flops)} operations, but this run's has "
-            f"{short(expected)}; check this configuration"
-        )
+    own = step_options(
+        config,
+        model.rows,
+        topology=Topology.parse(report.topology),
+        batch_size=config.train.batch_size,
+    )
+    for name, value in own.items():
+        # An estimate does not tell what the rows will have.
+        if config.estimate is not None and name in DATA_OPTIONS:
+            continue
+        if name not in report.step or report.step[name] != value:
+            raise UsageError(
+                f"--report is {config.report!r}: of another step: {name}: {report.step.get(name)!r} in the report, "
+                f"but {value!r} here; check this configuration, or plan the one that was checked"
+            )
     return report.seconds * config.train.rows_before(config.train.steps) / config.train.batch_size / 3600
 
 

@@ -4,6 +4,9 @@ All have the form L(N, D) = E + A / N^α + B / D^β (Hoffmann et al., 2022, arXi
 token, for causal models of N parameters trained once on D tokens of web text. They differ in their data and fits, so
 that their range shows how much is known. Repeated tokens, and parameters beyond the best size for the different tokens,
 count less (Muennighoff et al., 2023, arXiv 2305.16264, equations 5 and 6).
+
+The digits are those of the papers' authors: each law has its place below. All are checked against copies of the papers'
+texts and of code that reproduces them.
 """
 
 from __future__ import annotations
@@ -16,9 +19,11 @@ from typing import NamedTuple
 import numpy as np
 
 LEAST_PARAMETERS, LEAST_TOKENS = 10e6, 100e6
-"""The smallest models of the fits, those of Muennighoff et al. The laws say nothing about smaller ones."""
+"""About the smallest of the fits, 7M parameters and 100M tokens, those of Muennighoff et al. The laws say nothing about
+smaller ones."""
 _REPETITIONS, _EXCESS = 15.387756, 5.309743
-"""R*_D and R*_N of Muennighoff et al., appendix A: so many repetitions of all add as much as any number can."""
+"""R*_D and R*_N of Muennighoff et al., appendix A, equations 16 and 17: so many repetitions of all add as much as any
+number can."""
 _SIZES = np.geomspace(1e6, 1e13, 7001)
 
 
@@ -66,18 +71,20 @@ class ScalingLaw:
         return float(_SIZES[np.argmin(losses)])
 
     def best_size_for(self, tokens: float) -> float:
-        """Returns the parameters of the model for which `tokens`, read once, is the best number (equation 4)."""
+        """Returns the parameters for which `tokens`, read once, is the best number (Hoffmann et al., equation 4)."""
         return self._ratio * (tokens * self._ratio) ** (self.token_exponent / self.size_exponent)
 
     @property
     def _ratio(self) -> float:
-        """G of equation 4."""
+        """G of equation 4 of Hoffmann et al."""
         quotient = self.size_exponent * self.size_factor / (self.token_exponent * self.token_factor)
         return quotient ** (1 / (self.size_exponent + self.token_exponent))
 
 
 LAWS = (
     ScalingLaw(
+        # Of April 2024, revised in May: the text, and the output of the authors' notebook (data_analysis.ipynb of
+        # epoch-research/analyzing-chinchilla, 14 May 2024: A 482.006 ± 124.5, B 2085.434 ± 1293.3).
         source="Besiroglu et al. 2024, arXiv 2404.10102",
         irreducible=1.8172,
         size_factor=482.01,
@@ -86,7 +93,8 @@ LAWS = (
         token_exponent=0.3658,
     ),
     ScalingLaw(
-        # The paper prints 1.69, 0.34 and 0.28; its source has these digits.
+        # Of March 2022. Equation 10 prints 1.69, 0.34 and 0.28; the source of its text has ln E 0.5267228, ln A
+        # 6.0073404, ln B 6.0179186, α 0.33917084 and β 0.2849083, as the notebook above quotes them.
         source="Hoffmann et al. 2022, arXiv 2203.15556, approach 3",
         irreducible=1.6934,
         size_factor=406.4,
@@ -95,6 +103,7 @@ LAWS = (
         token_exponent=0.2849,
     ),
     ScalingLaw(
+        # Of May 2023, appendix B, equations 19 and 20: a fit on C4 with α = β.
         source="Muennighoff et al. 2023, arXiv 2305.16264",
         irreducible=math.exp(0.6254804),
         size_factor=math.exp(6.255414),

@@ -25,6 +25,7 @@ from tpu_trainer.runs import marker
 from tpu_trainer.runs.channel import Channel
 from tpu_trainer.runs.marker import Marker
 from tpu_trainer.runs.parts import Parts, StoredArray, stored_arrays, write_parts
+from tpu_trainer.runs.verification import Verification, WriteErrors
 from tpu_trainer.support import files
 from tpu_trainer.support.errors import UsageError
 
@@ -38,8 +39,6 @@ _EXISTS = "exists"
 
 State = Mapping[str, "tf.Variable | State"]
 """Name of a part of the checkpoint → variable, or name → variable."""
-WriteErrors = (OSError, tf.errors.OpError)
-"""Exceptions caused by a full disk, a lost network or missing permissions."""
 
 
 def named_variables(state: State) -> dict[str, tf.Variable]:
@@ -62,11 +61,13 @@ class Checkpoints:
     def __init__(self, folder: str, *, keep: int = 1, channel: Channel | None = None) -> None:
         """Keeps the `keep` newest checkpoints, and the one with the lowest validation loss.
 
-        The processes of `channel` write them together; None: this one does.
+        The processes of `channel` write them together, and verify them together, each its share of the files; None:
+        this one does. They must call the methods that do in the same order.
         """
         self._folder = folder
         self._keep = keep
         self._channel = channel or Channel()
+        self._verification = Verification(self._channel)
         self._damaged: set[int] = set()
 
     def path(self, step: int) -> str:
@@ -100,7 +101,8 @@ class Checkpoints:
     def leave_out_damaged(self, *, strict: bool = False) -> None:
         """Ignores damaged checkpoints from now on, and names them in the log. The next `write` removes them.
 
-        Compares the checksums of the files of the newest whole checkpoint only, and the sizes of the others' files.
+        Compares the checksums of the files of the newest whole checkpoint only, and the sizes of the others' files. All
+        processes come to the same result.
 
         Raises:
             UsageError: If all checkpoints are damaged, or, with `strict`, one is, or one cannot be read.
@@ -108,11 +110,12 @@ class Checkpoints:
         damages: dict[int, str] = {}
         newest_whole = None
         removed = False  # by a `fit` that trains meanwhile
-        for step in reversed(self.steps()):
-            damage = self._damage(step, contents=newest_whole is None)
+        for step in self._verification.agreed(self.steps()[::-1]):
+            contents = newest_whole is None
+            damage, exists = self._verification.damage(self.path(step), step, contents=contents)
             if damage is None:
                 newest_whole = step if newest_whole is None else newest_whole
-            elif not files.is_file(self._marker(step)):
+            elif not exists:
                 removed = True
             elif strict:
                 raise self._damaged_error(step, damage)
@@ -140,20 +143,9 @@ class Checkpoints:
         Raises:
             UsageError: If one is damaged or cannot be read.
         """
-        damage = self._damage(step)
+        damage, _ = self._verification.damage(self.path(step), step, contents=True)
         if damage is not None:
             raise self._damaged_error(step, damage)
-
-    def _damage(self, step: int, *, contents: bool = True) -> str | None:
-        """Describes the damage of a complete checkpoint; None if there is none. Without `contents`, compares sizes."""
-        try:
-            return self._read_marker(step).damage_of(self.path(step), contents=contents)
-        except WriteErrors as error:
-            if not files.is_file(self._marker(step)):
-                return f"{marker.NAME} is missing"
-            raise UsageError(f"{self.path(step)}: cannot be read ({error})") from error
-        except ValueError as error:  # not JSON, not UTF-8, or damaged
-            return f"{marker.NAME}: {error}"
 
     def _damaged_error(self, step: int, damage: str) -> UsageError:
         return UsageError(

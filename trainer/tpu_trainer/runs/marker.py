@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -53,20 +53,38 @@ class Marker:
             raise ValueError("its checksum does not match")
         return marker
 
-    def damage_of(self, folder: str, *, contents: bool) -> str | None:
+    def share(self, index: int, count: int) -> set[str]:
+        """Returns the names of the files that process `index` of `count` reads to verify them, about as much each.
+
+        Each file is in the share of one process. The files are in the order of the processes that wrote them: a run
+        that continues with as many reads from these files what it verifies.
+
+        Example, files of 3, 3, 2, 2 and 1 bytes, two processes:
+            0: the first two; 1: the others
+        """
+        total, start, names = sum(info.size for info in self.files.values()), 0, set()
+        for name, info in self.files.items():
+            middle = start + info.size / 2
+            if min(count - 1, int(middle * count / max(total, 1))) == index:
+                names.add(name)
+            start += info.size
+        return names
+
+    def damage_of(self, folder: str, *, contents: Collection[str]) -> str | None:
         """Describes the first of the files in `folder` that is damaged; None if present is none.
 
         Args:
             folder: The checkpoint's.
-            contents: Whether to compare checksums, which reads local files; sizes are always compared.
+            contents: The names of the files whose checksums to compare, which reads local files; sizes are always
+                compared.
         """
-        present = files.list_checksums(folder, self.files) if contents else files.list_files(folder)
+        present = files.list_checksums(folder, self.files, read=contents)
         for name, info in self.files.items():
             if name not in present:
                 return f"{name} is missing"
             if present[name].size != info.size:
                 return f"{name} has {present[name].size} bytes instead of {info.size}"
-            if contents and present[name].crc32c != info.crc32c:
+            if name in contents and present[name].crc32c != info.crc32c:
                 return f"{name} has the CRC-32C {present[name].crc32c} instead of {info.crc32c}"
         return None
 

@@ -1,4 +1,4 @@
-"""Opens models for evaluation: the newest checkpoint of a run, or an exported folder."""
+"""Opens models for evaluation: a checkpoint of a run, or an exported folder."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tpu_trainer.exports.initial_weights import load_weights, resolve_init_from
 from tpu_trainer.exports.saved_tokenizer import save_tokenizer
 from tpu_trainer.network.configuration import configure
 from tpu_trainer.runs.checkpoint import Checkpoints
+from tpu_trainer.runs.chosen_step import chosen_step
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.step.task import Task
 from tpu_trainer.training.build import build_task
@@ -127,8 +128,8 @@ def open_model(config: EvaluateConfig, peers: Peers) -> ScoredModel:
 def _open_run(config: EvaluateConfig, peers: Peers) -> ScoredModel:
     folder = RunFolder(config.run)
     run = folder.config()
-    checkpoints = Checkpoints(folder.checkpoints)
-    step = checkpoints.latest()
+    checkpoints = Checkpoints(folder.checkpoints, channel=peers.channel())
+    step = chosen_step(checkpoints, config.checkpoint)
     max_length = checkpoints.metadata(step)["max_length"]
     with tempfile.TemporaryDirectory(prefix="tpu_trainer-") as temporary:
         save_tokenizer(

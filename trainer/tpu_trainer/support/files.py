@@ -19,6 +19,7 @@ from typing import Any
 
 import google_crc32c
 
+from tpu_trainer.support.errors import UsageError
 from tpu_trainer.support.extras import require_gcp
 
 
@@ -27,9 +28,18 @@ def is_url(path: str) -> bool:
     return "://" in path
 
 
-def _gfile() -> Any:
+def _gfile(path: str) -> Any:
+    """Returns TensorFlow's file functions; raises UsageError if they cannot read URLs of this kind."""
     import tensorflow as tf
 
+    scheme = path.partition("://")[0] if is_url(path) else ""
+    kinds = tf.io.gfile.get_registered_schemes()
+    if scheme not in kinds:
+        known = ", ".join(sorted(f"{each}://" for each in kinds if each not in ("", "ram")))
+        raise UsageError(
+            f"{path}: a URL of a kind that the trainer cannot read ({known} are possible); copy the folder to a disk "
+            "or to a bucket of Cloud Storage, and give that path"
+        )
     return tf.io.gfile
 
 
@@ -45,12 +55,14 @@ def join(folder: str, *names: str) -> str:
 
 def is_file(path: str) -> bool:
     """Whether `path` exists and is a file."""
-    return _gfile().exists(path) and not _gfile().isdir(path) if is_url(path) else Path(path).is_file()
+    return (
+        _gfile(path).exists(path) and not _gfile(path).isdir(path) if is_url(path) else Path(path).is_file()
+    )
 
 
 def is_dir(path: str) -> bool:
     """Whether `path` exists and is a folder."""
-    return _gfile().isdir(path) if is_url(path) else Path(path).is_dir()
+    return _gfile(path).isdir(path) if is_url(path) else Path(path).is_dir()
 
 
 def size(path: str) -> int:
@@ -59,7 +71,7 @@ def size(path: str) -> int:
     Raises:
         OSError: If a local file does not exist. URLs raise TensorFlow's NotFoundError instead.
     """
-    return _gfile().stat(path).length if is_url(path) else Path(path).stat().st_size
+    return _gfile(path).stat(path).length if is_url(path) else Path(path).stat().st_size
 
 
 def list_names(folder: str) -> list[str]:
@@ -67,7 +79,7 @@ def list_names(folder: str) -> list[str]:
     if not is_dir(folder):
         return []
     if is_url(folder):
-        return sorted(name.rstrip("/") for name in _gfile().listdir(folder))
+        return sorted(name.rstrip("/") for name in _gfile(folder).listdir(folder))
     return sorted(entry.name for entry in Path(folder).iterdir())
 
 
@@ -101,20 +113,24 @@ def list_files(folder: str, names: Container[str] | None = None) -> dict[str, Fi
     return {name: FileInfo(size(path)) for name, path in paths.items() if is_file(path)}
 
 
-def list_checksums(folder: str, names: Container[str] | None = None) -> dict[str, FileInfo]:
+def list_checksums(
+    folder: str, names: Container[str] | None = None, *, read: Container[str] | None = None
+) -> dict[str, FileInfo]:
     """Returns the files in `folder`, or those of `names`, as `list_files` does, each with its checksum.
 
-    On Cloud Storage the listing has the checksums; other files are read.
+    On Cloud Storage the listing has the checksums; other files are read, or, with `read`, only those that it contains.
     """
     return {
-        name: info if info.crc32c else replace(info, crc32c=_crc32c(join(folder, name)))
+        name: replace(info, crc32c=_crc32c(join(folder, name)))
+        if info.crc32c is None and (read is None or name in read)
+        else info
         for name, info in list_files(folder, names).items()
     }
 
 
 def _crc32c(path: str) -> str:
     checksum = google_crc32c.Checksum()
-    with _gfile().GFile(path, "rb") if is_url(path) else Path(path).open("rb") as file:
+    with _gfile(path).GFile(path, "rb") if is_url(path) else Path(path).open("rb") as file:
         while block := file.read(1 << 22):
             checksum.update(block)
     return checksum.digest().hex()
@@ -123,7 +139,7 @@ def _crc32c(path: str) -> str:
 def make_dirs(folder: str) -> None:
     """Creates `folder` and its parents if they do not exist."""
     if is_url(folder):
-        _gfile().makedirs(folder)
+        _gfile(folder).makedirs(folder)
     else:
         Path(folder).mkdir(parents=True, exist_ok=True)
 
@@ -131,7 +147,7 @@ def make_dirs(folder: str) -> None:
 def remove_file(path: str) -> None:
     """Removes a file, which must exist."""
     if is_url(path):
-        _gfile().remove(path)
+        _gfile(path).remove(path)
     else:
         Path(path).unlink()
 
@@ -141,7 +157,7 @@ def remove_tree(folder: str) -> None:
     if not is_dir(folder):
         return
     if is_url(folder):
-        _gfile().rmtree(folder)
+        _gfile(folder).rmtree(folder)
     else:
         shutil.rmtree(folder)
 
@@ -149,7 +165,7 @@ def remove_tree(folder: str) -> None:
 def read_text(path: str) -> str:
     """Returns the content of a UTF-8 text file."""
     if is_url(path):
-        with _gfile().GFile(path) as file:
+        with _gfile(path).GFile(path) as file:
             return file.read()
     return Path(path).read_text(encoding="utf-8")
 
@@ -157,7 +173,7 @@ def read_text(path: str) -> str:
 def read_bytes(path: str) -> bytes:
     """Returns the content of a file as bytes."""
     if is_url(path):
-        with _gfile().GFile(path, "rb") as file:
+        with _gfile(path).GFile(path, "rb") as file:
             return file.read()
     return Path(path).read_bytes()
 
@@ -165,7 +181,7 @@ def read_bytes(path: str) -> bytes:
 def write_text(path: str, text: str) -> None:
     """Writes a text file atomically: readers see either the old content or all of the new."""
     if is_url(path):
-        with _gfile().GFile(path, "w") as file:  # object stores publish complete objects only
+        with _gfile(path).GFile(path, "w") as file:  # object stores publish complete objects only
             file.write(text)
         return
     temporary = Path(path + ".tmp")
@@ -194,7 +210,7 @@ def check_writable(path: str) -> None:
 def append_text(path: str, text: str) -> None:
     """Appends `text` to a file, which is created if it does not exist."""
     if is_url(path):
-        with _gfile().GFile(path, "a") as file:
+        with _gfile(path).GFile(path, "a") as file:
             file.write(text)
         return
     with Path(path).open("a", encoding="utf-8") as file:
@@ -222,7 +238,7 @@ def copy_tree(source: str, target: str) -> None:
         if is_dir(join(source, name)):
             copy_tree(join(source, name), join(target, name))
         elif is_url(source) or is_url(target):
-            _gfile().copy(join(source, name), join(target, name), overwrite=True)
+            _gfile(target).copy(join(source, name), join(target, name), overwrite=True)
         else:
             temporary = Path(join(target, name + ".tmp"))
             shutil.copyfile(join(source, name), temporary)

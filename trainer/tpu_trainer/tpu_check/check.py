@@ -26,6 +26,7 @@ from tpu_trainer.tpu_check.step import (
     rows_of_dataset,
     rows_without_dataset,
 )
+from tpu_trainer.tpu_check.step_options import step_options
 
 _log = logging.getLogger(__name__)
 
@@ -99,7 +100,12 @@ class StepCheck:
             files.make_dirs(config.hlo)
             files.write_text(path, result.hlo)
             report["hlo"] = path
-        return report | {"findings": [dataclasses.asdict(finding) for finding in findings]}
+        batch_size = rows * report["replicas"]
+        options = step_options(config, self.rows, topology=topology, batch_size=batch_size)
+        return report | {
+            "step": options,
+            "findings": [dataclasses.asdict(finding) for finding in findings],
+        }
 
     def _compile(self, rows: int) -> tuple[Executable | OutOfMemory, str, list[Finding]]:
         """Returns the compiler's result, the program's digest, and what the rules found in it."""

@@ -56,6 +56,7 @@ class MeshStep:
                 division=Division(**self.mesh.sizes),
             ),
             initial=InitialValues(postpone=True),
+            first_rows=rows.first_rows,
         )
         """The task. Its weights have no values."""
         self._names = VariableNames(self.task.state())

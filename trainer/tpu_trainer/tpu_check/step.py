@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import tensorflow as tf
 from transformers import CONFIG_MAPPING
 
+from tokenmill_reader import Mixture
 from tpu_trainer.config import FitConfig
 from tpu_trainer.data.batches import RowStream
-from tpu_trainer.data.mixture import open_mixture
+from tpu_trainer.data.mixture import open_data, source_first_rows
 from tpu_trainer.data.vocabulary import Vocabulary, load_vocabulary
 from tpu_trainer.data.words import Words
 from tpu_trainer.devices.devices import Target
@@ -34,11 +35,17 @@ class Rows:
     max_length: int
     specs: Callable[[int], Specs]
     """Returns the shapes of a batch with the given number of rows."""
+    first_rows: Sequence[int] = ()
+    """The number of the first row of each source whose sums the step computes."""
 
 
 def rows_of_dataset(config: FitConfig) -> Rows:
-    """Returns the rows of the dataset in `config.data.train`, with the shapes of its input pipeline."""
-    data = open_mixture(config.data.train_weights)
+    """Returns the rows of the datasets in `config.data`, with the shapes of their input pipeline."""
+    return rows_of_mixture(config, open_data(config))
+
+
+def rows_of_mixture(config: FitConfig, data: Mixture) -> Rows:
+    """Returns the rows of open datasets, with the shapes of their input pipeline."""
 
     def specs(batch_size: int) -> Specs:
         rows = RowStream(
@@ -47,7 +54,12 @@ def rows_of_dataset(config: FitConfig) -> Rows:
         return rows.batches(0)(tf.distribute.InputContext()).element_spec
 
     vocabulary = load_vocabulary(data.datasets[0], config.objective, tokenizer=config.data.tokenizer)
-    return Rows(vocabulary=vocabulary, max_length=data.max_length, specs=specs)
+    return Rows(
+        vocabulary=vocabulary,
+        max_length=data.max_length,
+        specs=specs,
+        first_rows=source_first_rows(data),
+    )
 
 
 def rows_without_dataset(config: FitConfig, *, vocab_size: int | None, max_length: int | None) -> Rows:
@@ -114,13 +126,9 @@ class ReplicaStep:
         self._rows = rows
         self._topology = topology
         self._task: Task | None = None
-        if config.model.init_from is None:
-            configure(
-                config.model,
-                objective=config.objective,
-                vocabulary=rows.vocabulary,
-                max_length=rows.max_length,
-            )
+        configure(
+            config.model, objective=config.objective, vocabulary=rows.vocabulary, max_length=rows.max_length
+        )
 
     def program(self, replica_rows: int) -> BatchFunction:
         """Returns the step of one replica with `replica_rows` rows."""
@@ -144,6 +152,7 @@ class ReplicaStep:
                 vocabulary=self._rows.vocabulary,
                 max_length=self._rows.max_length,
                 target=Target(kernel_generation=self._topology.chip.name),
+                first_rows=self._rows.first_rows,
             )
         return self._task
 

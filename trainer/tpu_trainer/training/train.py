@@ -15,7 +15,7 @@ from tokenmill_reader.console.elapsed import elapsed
 from tpu_trainer.config import FitConfig, ObjectiveName
 from tpu_trainer.data.batches import LOSS_MASK, RowStream, check_records
 from tpu_trainer.data.choices import ChoiceRows
-from tpu_trainer.data.mixture import token_counts
+from tpu_trainer.data.mixture import source_first_rows, token_counts
 from tpu_trainer.data.token_counts import unigram_entropy
 from tpu_trainer.data.vocabulary import Vocabulary
 from tpu_trainer.devices.devices import Devices
@@ -197,7 +197,7 @@ def _build(config: FitConfig, *, data: _Data, folder: RunFolder, devices: Device
             target=devices.target,
             token_counts=data.token_counts if config.model.init_output_bias else None,
             initial=devices.initial,
-            first_rows=train.first_rows.tolist() if len(train.datasets) > 1 else (),
+            first_rows=source_first_rows(train),
         )
     if config.model.init_from is not None and not Checkpoints(folder.checkpoints).steps():
         load_weights(

@@ -14,6 +14,7 @@ from typing import Any
 from tokenmill_reader.console.elapsed import elapsed
 from tpu_trainer.config import CompileCheckConfig, FitConfig
 from tpu_trainer.config.files import load_compile_check_config
+from tpu_trainer.exports.initial_weights import resolve_init_from
 from tpu_trainer.support import files
 from tpu_trainer.support.chips import Topology
 from tpu_trainer.support.errors import UsageError
@@ -49,9 +50,9 @@ def _check(config: CompileCheckConfig) -> tuple[dict[str, Any], UsageError | Non
     named = _configs(config)
     from tpu_trainer.network.configuration import check_model  # imports transformers, but not TensorFlow
 
+    named = [(name, dataclasses.replace(one, model=resolve_init_from(one.model))) for name, one in named]
     for name, one in named:
-        if one.model.init_from is None:
-            check_model(one.model, one.objective)
+        check_model(one.model, one.objective)
         if config.find_mesh and one.strategy != "pjrt":
             where = f"{name}: " if config.compare else "--"
             raise UsageError(

@@ -1,4 +1,4 @@
-"""The evaluate verb: evaluates a run's newest checkpoint on whole splits, or a model on tasks."""
+"""The evaluate verb: evaluates a run's checkpoint on whole splits, or a model on tasks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tpu_trainer.devices.pjrt.peers import Peers
     from tpu_trainer.scoring.harness import LoadedTasks
 
-_SAME_OPTIONS = ("run", "model", "tasks", "shots", "limit", "precision")
+_SAME_OPTIONS = ("run", "checkpoint", "model", "tasks", "shots", "limit", "precision")
 """Processes that evaluate together must have the same values of these."""
 _PAIRS = ".jsonl"
 
@@ -56,11 +56,12 @@ def _evaluate_splits(config: EvaluateConfig, peers: Peers) -> None:
         from tpu_trainer.data.batches import check_records
         from tpu_trainer.data.vocabulary import load_vocabulary
         from tpu_trainer.runs.checkpoint import Checkpoints
+        from tpu_trainer.runs.chosen_step import chosen_step
         from tpu_trainer.scoring.models import run_executor
         from tpu_trainer.training.evaluation import Evaluator, evaluate_all
 
-    checkpoints = Checkpoints(folder.checkpoints)
-    step = checkpoints.latest()
+    checkpoints = Checkpoints(folder.checkpoints, channel=peers.channel())
+    step = chosen_step(checkpoints, config.checkpoint)
     max_length = checkpoints.metadata(step)["max_length"]
     first = next(iter(splits.values()))
     for split in splits.values():

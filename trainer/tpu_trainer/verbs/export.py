@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tokenmill_reader.console.elapsed import elapsed
 from tokenmill_reader.console.streams import json_line, print_data
@@ -12,9 +11,6 @@ from tpu_trainer.config import ExportConfig
 from tpu_trainer.runs.run_folder import RunFolder
 from tpu_trainer.support import files, quiet
 from tpu_trainer.support.errors import UsageError
-
-if TYPE_CHECKING:
-    from tpu_trainer.runs.checkpoint import Checkpoints
 
 
 def main(config: ExportConfig) -> None:
@@ -34,6 +30,7 @@ def main(config: ExportConfig) -> None:
     with elapsed("export: starting TensorFlow"):
         from tpu_trainer.exports.checkpoint_export import export_checkpoint
         from tpu_trainer.runs.checkpoint import Checkpoints
+        from tpu_trainer.runs.chosen_step import chosen_step
 
         quiet.silence_abseil()
     step = chosen_step(Checkpoints(folder.checkpoints), config.checkpoint)
@@ -53,32 +50,3 @@ def main(config: ExportConfig) -> None:
 
 def _is_weights(name: str) -> bool:
     return name.startswith("model") and name.endswith((".safetensors", ".safetensors.index.json"))
-
-
-def chosen_step(checkpoints: Checkpoints, choice: str) -> int:
-    """Returns the step of a checkpoint.
-
-    Args:
-        checkpoints: The run's.
-        choice: latest, best, or a step.
-
-    Raises:
-        UsageError: If there is no such checkpoint, or it is damaged. `latest` is the newest that is not.
-    """
-    if choice == "latest":
-        return checkpoints.latest()
-    if choice == "best":
-        best = checkpoints.best()
-        if best is None:
-            raise UsageError(
-                "--checkpoint is 'best', but no checkpoint of the run has a validation loss; use 'latest' or a step"
-            )
-        checkpoints.check(best)
-        return best
-    steps = checkpoints.steps()
-    if int(choice) not in steps:
-        raise UsageError(
-            f"--checkpoint is {choice}, but the run has checkpoints of the steps {', '.join(map(str, steps)) or 'none'}"
-        )
-    checkpoints.check(int(choice))
-    return int(choice)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from tokenmill_reader.console.elapsed import elapsed
 from tpu_trainer.config import PlanConfig
 from tpu_trainer.data.mixture import open_data
 from tpu_trainer.data.plan import DataPlan
+from tpu_trainer.exports.initial_weights import resolve_init_from
 from tpu_trainer.planning.corpus import corpus_of_datasets, corpus_of_estimate
 
 
@@ -17,6 +19,7 @@ def main(config: PlanConfig) -> None:
     Raises:
         UsageError: If the data, the model or a file cannot be used.
     """
+    config = replace(config, model=resolve_init_from(config.model))
     stages = None
     if config.estimate is None:
         data = open_data(config)
