@@ -5,9 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-import apache_beam as beam
-from apache_beam.pvalue import AsIter
-
 from beam_pipeline.dataset import output_place, removed_documents
 from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.dataset.staging import STAGING
@@ -27,9 +24,11 @@ from beam_pipeline.steps.convert import (
     read_listed,
 )
 from beam_pipeline.support import filesystem
+from beam_pipeline.support import pipelines as beam
 from beam_pipeline.support.amounts import counted
 from beam_pipeline.support.console import print_document
 from beam_pipeline.support.errors import DataError, UsageError
+from beam_pipeline.support.pipelines import AsIter
 from beam_pipeline.verbs.report import write_report
 from beam_pipeline.verbs.results import PreparedDataset, read_summary
 from beam_pipeline.views.reading import FinishedSplit, open_dataset
