@@ -35,15 +35,20 @@ class PipelineThread:
         self._execute, self._worker_mark = execute, worker_mark
         self._outcomes: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
-    def run(self) -> Any:
-        """Returns what the pipeline returns, or raises its exception. Stops it if it is interrupted."""
+    def run(self, watch: contextlib.AbstractContextManager[None]) -> Any:
+        """Returns what the pipeline returns, or raises its exception. Stops it if it is interrupted.
+
+        Args:
+            watch: Entered while the pipeline runs; it may call `fail`.
+        """
         others = threading.enumerate()
         thread = threading.Thread(target=self._run, daemon=True, name="pipeline")
         try:
-            thread.start()
-            result, error = self._outcomes.get()
-            if isinstance(error, WorkerDied):
-                raise error
+            with watch:  # left before `_stop`, which silences what it would report
+                thread.start()
+                result, error = self._outcomes.get()
+                if isinstance(error, WorkerDied):
+                    raise error
         except (KeyboardInterrupt, WorkerDied):
             _stop(thread, worker_mark=self._worker_mark, others=others)
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from beam_pipeline.runners.interruption import PipelineThread
@@ -21,7 +22,7 @@ def run(build: Callable[[Pipeline], None]) -> None:
     pipeline = Pipeline()
     build(pipeline)
     try:
-        PipelineThread(pipeline.run).run()
+        PipelineThread(pipeline.run).run(contextlib.nullcontext())
     except Exception as error:
         message = user_message(error)
         if message is None:

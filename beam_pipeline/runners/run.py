@@ -89,8 +89,7 @@ def _run_to_end(pipeline: beam.Pipeline, worker_mark: str) -> str:
             )
         )
 
-    with WATCH.handle(worker_mark, report_death):
-        return thread.run()
+    return thread.run(WATCH.handle(worker_mark, report_death))
 
 
 @contextlib.contextmanager
