@@ -50,6 +50,11 @@ class Launch:
         return self.options is None or _beam_options().runs_here(self.options)
 
     @property
+    def sees_local_files(self) -> bool:
+        """Whether the workers can read this machine's files."""
+        return self.options is None or _beam_options().workers_see_local_files(self.options)
+
+    @property
     def threads(self) -> int:
         """How many threads a process that runs the steps may use."""
         if self.options is None:
@@ -64,8 +69,7 @@ class Launch:
         """
         if config.dataset and config.dataset.cache:
             output_place.check_place(filesystem.absolute(config.dataset.cache), "--dataset_cache")
-        local_files = self.options is None or _beam_options().workers_see_local_files(self.options)
-        input_plan = plan(config, local_files=local_files, skip_bad=skip_bad)
+        input_plan = plan(config, local_files=self.sees_local_files, skip_bad=skip_bad)
         _log.info(describe_plan(input_plan))
         return input_plan
 

@@ -8,6 +8,7 @@ through all such steps before the next one. Labels are for Beam's runners, and i
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -181,17 +182,19 @@ class ParDo(PTransform):
         inputs.readers += 1
         if not self._tags:
             return inputs.pipeline.add(lambda: self._outputs(inputs))
-        stored: dict[str | None, list[Any]] = {}
+        stored: dict[str | None, deque[Any]] = {}
 
-        def compute(tag: str | None) -> list[Any]:
+        def compute(tag: str | None) -> Iterator[Any]:
             if not stored:
-                stored.update((each, []) for each in self._tags)
+                stored.update((each, deque()) for each in self._tags)
                 for output in self._outputs(inputs):
                     is_tagged = isinstance(output, TaggedOutput)
                     output_tag, value = output if is_tagged else (self._main, output)
                     if collections[output_tag].readers:
                         stored[output_tag].append(value)
-            return stored.pop(tag)
+            elements = stored.pop(tag)
+            while elements:  # none is kept after it is used
+                yield elements.popleft()
 
         collections = {tag: inputs.pipeline.add(lambda tag=tag: compute(tag)) for tag in self._tags}
         return DoOutputsTuple(collections)
@@ -268,7 +271,7 @@ class GroupByKey(_OfAll):
     """Pairs → each key with all its values."""
 
     def __init__(self) -> None:
-        super().__init__(lambda pairs: _grouped(pairs).items())
+        super().__init__(_groups)
 
 
 class CombinePerKey(_OfAll):
@@ -307,7 +310,7 @@ class CoGroupByKey(PTransform):
         def join() -> Iterator[tuple[Any, dict[str, list[Any]]]]:
             grouped = {name: _grouped(collection.read()) for name, collection in inputs.items()}
             for key in dict.fromkeys(itertools.chain.from_iterable(grouped.values())):
-                yield key, {name: groups.get(key, []) for name, groups in grouped.items()}
+                yield key, {name: groups.pop(key, []) for name, groups in grouped.items()}
 
         return next(iter(inputs.values())).pipeline.add(join)
 
@@ -317,6 +320,12 @@ def _grouped(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list[Any]]:
     for key, value in pairs:
         groups.setdefault(key, []).append(value)
     return groups
+
+
+def _groups(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, list[Any]]]:
+    groups = _grouped(pairs)
+    for key in list(groups):  # none is kept after it is used
+        yield key, groups.pop(key)
 
 
 def _combined(combine: CombineFn | Callable[[list[Any]], Any], values: Iterable[Any]) -> Any:

@@ -12,7 +12,7 @@ from beam_pipeline.formats.choice import format_class, format_of
 from beam_pipeline.options.command_line import Parsed, parse
 from beam_pipeline.options.dataset_options import ConvertConfig
 from beam_pipeline.options.option_values import check_record_columns
-from beam_pipeline.runners import beam_options, launching
+from beam_pipeline.runners import launching
 from beam_pipeline.runners.launching import Launch
 from beam_pipeline.steps.convert import (
     CommitConversion,
@@ -112,7 +112,7 @@ def _check(config: ConvertConfig, source: str, launch: Launch) -> list[FinishedS
                 f"{split.folder}: made by another run than {splits[0].folder}; verify the dataset"
             )
     names = [split.name for split in splits]
-    if not beam_options.workers_see_local_files(launch.options) and filesystem.is_local(source):
+    if not launch.sees_local_files and filesystem.is_local(source):
         raise UsageError(f"{config.dataset} is on this machine, so the runner's workers cannot read it")
     inputs = [filesystem.join(split.folder, MANIFEST) for split in splits]
     tokenizer = filesystem.join(splits[0].tokenizer_folder, "tokenizer.json")

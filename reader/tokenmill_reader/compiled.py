@@ -16,6 +16,7 @@ import numpy as np
 
 _INTERFACE = 1  # INTERFACE in records.c
 _MOST_FEATURES = 63
+_INT32, _INT64, _UINT8 = np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.uint8)
 
 _log = logging.getLogger(__name__)
 
@@ -88,17 +89,17 @@ class CompiledDecoder:
         """
         num_rows = len(out[self._names[0]])
         for feature, name in zip(self._features, self._names, strict=True):
-            feature.values = _address(out[name], np.int32, (num_rows, self._max_length))
-        places = (_address(numbers, np.int64, rows.shape) for numbers in (starts, ends, rows))
+            feature.values = _address(out[name], _INT32, (num_rows, self._max_length))
+        places = (_address(numbers, _INT64, rows.shape) for numbers in (starts, ends, rows))
         return bool(
             self._decode(
-                _address(data, np.uint8, data.shape), data.size, rows.size, *places, num_rows, *self._form
+                _address(data, _UINT8, data.shape), data.size, rows.size, *places, num_rows, *self._form
             )
         )
 
 
-def _address(array: np.ndarray, dtype: type, shape: tuple[int, ...]) -> int:
+def _address(array: np.ndarray, dtype: np.dtype, shape: tuple[int, ...]) -> int:
     """Returns where an array is in memory. Raises ValueError if it has another form, which C would not notice."""
     if array.dtype != dtype or array.shape != shape or not array.flags.c_contiguous:
-        raise ValueError(f"{array.dtype}{list(array.shape)}, not a contiguous {dtype.__name__}{list(shape)}")
+        raise ValueError(f"{array.dtype}{list(array.shape)}, not a contiguous {dtype}{list(shape)}")
     return array.__array_interface__["data"][0]

@@ -29,6 +29,7 @@ Rows = dict[str, np.ndarray]
 # Values of a feature that are decoded together: their bytes fit into a core's caches.
 _VALUES_PER_CALL = 1 << 18
 _FRAMING_BYTES = HEAD_BYTES + TAIL_BYTES
+_FIRST = np.zeros(1, np.int64)
 
 
 class Dataset:
@@ -168,6 +169,8 @@ class Dataset:
             IndexError, TypeError: See `row_numbers`.
             DatasetError: If a shard or record is damaged.
         """
+        if type(index) is int and 0 <= index < len(self):
+            return self._read_row(index)
         numbers = row_numbers(index, len(self), self.path)
         rows = self._read_rows(np.atleast_1d(numbers))
         return rows if numbers.ndim else {name: values[0] for name, values in rows.items()}
@@ -253,6 +256,19 @@ class Dataset:
         feature_names = {"input_ids"} | (features.keys() & set(OPTIONAL_FEATURES))
         return ids.size, tuple(sorted(feature_names))
 
+    def _read_row(self, row: int) -> Rows:
+        """Reads one row, without the work for several ones."""
+        shard = int(self._ends.searchsorted(row, side="right"))
+        record = row - int(self._ends[shard]) + int(self.counts[shard])
+        decoder, number = self._decoder(), np.array([row])
+        if decoder.is_compiled:
+            data, starts, ends = self._shards.frames(shard, np.array([record]))
+            values = np.empty((len(self.features), 1, self.max_length), np.int32)
+            out = dict(zip(self.features, values, strict=True))
+            if _decode_in_place(decoder, [(data, _FIRST)], starts, ends, self._is_checked(number), out):
+                return {name: row_values[0] for name, row_values in out.items()}
+        return {name: values[0] for name, values in self._read_rows(number).items()}
+
     def _read_rows(self, rows: np.ndarray) -> Rows:
         # One block, since glibc would return two of them to the system with each batch, and map them again.
         values = np.empty((len(self.features), rows.size, self.max_length), np.int32)
@@ -334,7 +350,8 @@ def _decode_in_place(
         frames = Frames(data, starts[group], ends[group])
         if frames.find_wrong_length() is not None:
             return False
-        if frames.find_wrong_checksum(checked[group].nonzero()[0]) is not None:
+        checked_frames = checked[group].nonzero()[0]
+        if checked_frames.size and frames.find_wrong_checksum(checked_frames) is not None:
             return False
         record_starts, record_ends = frames.starts + HEAD_BYTES, frames.ends - TAIL_BYTES
         if not decoder.decode_in_place(data, record_starts, record_ends, group, out):
