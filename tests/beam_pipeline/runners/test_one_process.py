@@ -82,6 +82,13 @@ def test_other_verbs_give_the_bytes_of_beam(dataset: Path, corpus: Path, tmp_pat
         assert content(tmp_path / name) == content(tmp_path / name.replace("alone", "beam"))
 
 
+def test_training_a_tokenizer_does_not_import_beam(corpus: Path, tmp_path: Path) -> None:
+    words = ["--input", str(corpus), "--vocab_size", "300", "--output", str(tmp_path / "tokenizer")]
+    result = run_alone("train-tokenizer", *words)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == "[]"
+
+
 def test_an_error_in_a_step_is_a_message(tokenizer_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"text": 5}\n')
     result = run_alone("prepare", *arguments(tmp_path / "bad.jsonl", tokenizer_folder, tmp_path / "out"))
