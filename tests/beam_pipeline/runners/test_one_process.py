@@ -24,7 +24,7 @@ SPLITS = [
     "--shard_size",
     "300",
 ]
-IMPORTED = "print(sorted({'apache_beam', 'grpc', 'requests', 'google.auth'} & set(sys.modules)))"
+IMPORTED = "print(sorted({'apache_beam', 'grpc', 'google.auth'} & set(sys.modules)))"
 
 
 def run_alone(verb: str, *words: str) -> subprocess.CompletedProcess[str]:
