@@ -19,7 +19,7 @@
 # make lint             run CI's linters, and build the docs
 # make release          build the distributions that an index takes into dist/, check them, and try them with each Python
 # make test-wheels      install what is in dist/ into empty environments of Python 3.10 to 3.13, and use it
-# make build-wheels     build the pipeline's wheel from dist/ into wheels/, as an index takes it, in a container on Linux
+# make build-wheels     build the compiled wheels from dist/ into wheels/, as an index takes them, in containers on Linux
 # make docs             build the site of the docs into build/site and check its links (in a separate environment)
 # make docs-options     generate docs/options.md and docs/trainer-options.md from the declarations of the options
 # make lock             upgrade the locked dependencies of all environments
@@ -65,9 +65,9 @@ $(UV):
 
 # A change to a lock or to the metadata reinstalls the environment from the lock. Compiled code of an earlier version, or for another
 # Python, must not stay.
-.venv/.ready: $(UV) requirements-dev.lock pyproject.toml $(wildcard beam_pipeline/native/*.[ch]) reader/pyproject.toml
+.venv/.ready: $(UV) requirements-dev.lock pyproject.toml $(wildcard beam_pipeline/native/*.[ch]) reader/pyproject.toml reader/tokenmill_reader/records.c
 	$(UV) pip install --quiet --python $(PIPELINE) --require-hashes -r requirements-dev.lock
-	rm -f beam_pipeline/native/_rows.*
+	rm -f beam_pipeline/native/_rows.* reader/tokenmill_reader/_records.*
 	$(UV) pip install --quiet --python $(PIPELINE) --no-deps -e . -e reader
 	@touch $@
 
@@ -243,8 +243,8 @@ test-wheels: $(UV)
 # A wheel without compiled code would be an error here, though it could be used.
 build-wheels: .venv-release/.ready
 	rm -rf wheels
-	$(RELEASE) -m cibuildwheel --output-dir wheels dist/tokenmill-*.tar.gz
-	for wheel in wheels/*.whl; do $(RELEASE) -m zipfile --list $$wheel | grep native/_rows.abi3 || exit 1; done
+	for sdist in dist/tokenmill-*.tar.gz dist/tokenmill_reader-*.tar.gz; do $(RELEASE) -m cibuildwheel --output-dir wheels $$sdist || exit 1; done
+	for wheel in wheels/*.whl; do $(RELEASE) -m zipfile --list $$wheel | grep -E '_(rows|records)\.abi3' || exit 1; done
 
 docs: .venv-docs/.ready
 	NO_MKDOCS_2_WARNING=1 $(DOCS) -m mkdocs build

@@ -40,9 +40,10 @@ prepare() { # ENVIRONMENT FOLDER: uses the pipeline and the reader; prints the c
 import importlib.util, sys
 from beam_pipeline.native.library import rows_library
 from tokenmill_reader import Dataset
+from tokenmill_reader.compiled import library
 rows = Dataset.open(sys.argv[1])
 assert len(rows) > 100 and rows[0]["input_ids"].shape == (64,), len(rows)
-assert rows_library() is not None, "the distribution has no compiled code"
+assert rows_library() is not None and library() is not None, "the distributions have no compiled code"
 heavy = [name for name in ("tensorflow", "tensorflow_transform", "datasets", "pandas") if importlib.util.find_spec(name)]
 assert not heavy, f"a plain installation has {heavy}"
 PYTHON

@@ -23,8 +23,7 @@ from tokenmill_reader.console.interrupts import prompt_interrupts
 from tokenmill_reader.console.logs import log_to_stderr
 from tokenmill_reader.console.spelling import suggestion, underscored
 
-_USE_BEAM = ("prepare", "annotate", "train-tokenizer", "convert", "analyze", "follow")
-# The verbs whose modules have other names. A module is imported only if its verb is used, since most import Beam.
+# The verbs whose modules have other names. A module is imported only if its verb is used.
 _MODULES = {"train-tokenizer": "train_tokenizer", "inspect": "inspection", "analyze": "analysis"}
 
 # The verbs whose result is what they print. The others write into a folder, and print only a summary.
@@ -120,7 +119,9 @@ def _run(verb: str, argv: Sequence[str]) -> int:
             parsed = parse(VERBS[verb], argv)  # before the imports of the verb, which take seconds
             if verb != "completion" and parsed.config.console.quiet:
                 log_to_stderr("beam_pipeline", quiet=True)
-            if verb in _USE_BEAM:
+            if (
+                parsed.beam_args or verb == "follow"
+            ):  # before the steps, which are then Beam's; see `pipelines`
                 import_beam(lean=not any(word.startswith("--runner") for word in parsed.beam_args))
             importlib.import_module(f"beam_pipeline.verbs.{_MODULES.get(verb, verb)}").main(parsed)
     except UsageError as error:

@@ -44,7 +44,8 @@ COPY deploy/template_main.py /opt/tokenmill/
 COPY --from=wheel /wheel /opt/tokenmill/wheel
 RUN pip install --no-cache-dir --no-deps --no-index /opt/tokenmill/wheel/*.whl \
     && python -m beam_pipeline --help \
-    && python -c "import sys; from beam_pipeline.native import library; sys.exit(library.rows_library() is None)"
+    && python -c "import sys; from beam_pipeline.native import library; sys.exit(library.rows_library() is None)" \
+    && python -c "import sys; from tokenmill_reader import compiled; sys.exit(compiled.library() is None)"
 
 ENV FLEX_TEMPLATE_PYTHON_PY_FILE=/opt/tokenmill/template_main.py \
     # Workers need no virtual environments of their own, since they install nothing. The workers of a pool would create

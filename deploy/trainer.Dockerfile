@@ -32,6 +32,11 @@ FROM builder AS cpu-packages
 COPY trainer/requirements.lock ./
 RUN uv pip install --require-hashes --requirements requirements.lock && rm -r $UNUSED
 
+FROM ${PYTHON} AS reader
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev
+COPY reader/tokenmill_reader /tokenmill_reader
+RUN cc -O3 -g0 -fPIC -shared -o /tokenmill_reader/_records.abi3.so /tokenmill_reader/records.c
+
 FROM ${PYTHON} AS base
 # The first process of a container would ignore a SIGTERM that arrives before it has a handler for it.
 RUN apt-get update && apt-get install --yes --no-install-recommends tini && rm -rf /var/lib/apt/lists/*
@@ -44,7 +49,7 @@ CMD ["--help"]
 # Each image has a layer of packages, which changes only with the lock, and small layers for the program.
 FROM base AS tpu
 COPY --from=tpu-packages /venv /venv
-COPY reader/tokenmill_reader ./tokenmill_reader
+COPY --from=reader /tokenmill_reader ./tokenmill_reader
 COPY trainer/tpu_trainer ./tpu_trainer
 # No USER: a TPU's devices (/dev/accel*, /dev/vfio/*) belong to root, on TPU VMs and on Vertex AI.
 # Fail now if a package is missing. Without TPU_LOAD_LIBRARY=0, libtpu would wait minutes for a TPU's metadata server.
@@ -54,7 +59,7 @@ RUN TPU_LOAD_LIBRARY=0 python -c "import libtpu, tensorflow; from tpu_trainer.ve
 # For --strategy pjrt on TPUs: TensorFlow only traces, on the CPU.
 FROM base AS pjrt
 COPY --from=pjrt-packages /venv /venv
-COPY reader/tokenmill_reader ./tokenmill_reader
+COPY --from=reader /tokenmill_reader ./tokenmill_reader
 COPY trainer/tpu_trainer ./tpu_trainer
 # No USER, for the same reason.
 RUN TPU_LOAD_LIBRARY=0 python -c "import jax, libtpu, tensorflow" \
@@ -62,14 +67,14 @@ RUN TPU_LOAD_LIBRARY=0 python -c "import jax, libtpu, tensorflow" \
 
 FROM base AS gpu
 COPY --from=gpu-packages /venv /venv
-COPY reader/tokenmill_reader ./tokenmill_reader
+COPY --from=reader /tokenmill_reader ./tokenmill_reader
 COPY trainer/tpu_trainer ./tpu_trainer
 RUN python -m tpu_trainer fit --help > /dev/null
 USER 10001
 
 FROM base AS cpu
 COPY --from=cpu-packages /venv /venv
-COPY reader/tokenmill_reader ./tokenmill_reader
+COPY --from=reader /tokenmill_reader ./tokenmill_reader
 COPY trainer/tpu_trainer ./tpu_trainer
 RUN python -m tpu_trainer fit --help > /dev/null
 USER 10001

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-
-import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from beam_pipeline.dataset import lock, output_folder, output_place
 from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.options.dataset_options import ConvertConfig
 from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.options.prepare_options import PrepareConfig
-from beam_pipeline.runners import beam_options, run
-from beam_pipeline.runners.dataflow import job_options
-from beam_pipeline.runners.dataflow.launch import is_active
+from beam_pipeline.runners import one_process
 from beam_pipeline.sources.plan import InputPlan, describe_plan, plan
-from beam_pipeline.support import filesystem
+from beam_pipeline.support import filesystem, pipelines
 from beam_pipeline.support.errors import LockLost, StillRunning
 from beam_pipeline.support.progress import Address, ProgressDisplay
+
+if TYPE_CHECKING:
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    from beam_pipeline.dataset.lock_holder import CloudJob
 
 _log = logging.getLogger(__name__)
 
@@ -32,14 +35,31 @@ class Launch:
     """A verb that is about to run a pipeline; `begin` creates it."""
 
     verb: str
-    options: PipelineOptions
-    """Beam's options, checked, and completed for Dataflow."""
+    options: PipelineOptions | None
+    """Beam's options, checked, and completed for Dataflow. None if this process runs the pipeline without Beam."""
     output: str
     """The folder that the verb writes, absolute."""
 
     @property
     def on_dataflow(self) -> bool:
-        return beam_options.runs_on_dataflow(self.options)
+        return self.options is not None and _beam_options().runs_on_dataflow(self.options)
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether no runner is specified, so that the pipeline runs on this machine."""
+        return self.options is None or _beam_options().runs_here(self.options)
+
+    @property
+    def sees_local_files(self) -> bool:
+        """Whether the workers can read this machine's files."""
+        return self.options is None or _beam_options().workers_see_local_files(self.options)
+
+    @property
+    def threads(self) -> int:
+        """How many threads a process that runs the steps may use."""
+        if self.options is None:
+            return len(os.sched_getaffinity(0))
+        return _beam_options().process_threads(self.options)
 
     def plan(self, config: InputConfig, *, skip_bad: bool) -> InputPlan:
         """Plans the input for the workers of this launch, and shows the user what is read.
@@ -49,15 +69,13 @@ class Launch:
         """
         if config.dataset and config.dataset.cache:
             output_place.check_place(filesystem.absolute(config.dataset.cache), "--dataset_cache")
-        input_plan = plan(
-            config, local_files=beam_options.workers_see_local_files(self.options), skip_bad=skip_bad
-        )
+        input_plan = plan(config, local_files=self.sees_local_files, skip_bad=skip_bad)
         _log.info(describe_plan(input_plan))
         return input_plan
 
     def hold(self, folder: str, fingerprint: str) -> contextlib.AbstractContextManager[lock.Lock]:
         """Holds the lock in a staging folder. See `lock.hold`."""
-        job_runs = partial(is_active, self.options)
+        job_runs = partial(_is_active, self.options)
         return lock.hold(folder, verb=self.verb, fingerprint=fingerprint, job_runs=job_runs)
 
     @contextlib.contextmanager
@@ -123,7 +141,7 @@ class Launch:
         Yields:
             The address that workers report to. None if another runner, with a display of its own, runs the pipeline.
         """
-        if not beam_options.runs_here(self.options):
+        if not self.runs_here:
             yield None
             return
         with ProgressDisplay(stages, total, observe=observe) as display:
@@ -131,13 +149,18 @@ class Launch:
 
     def run(
         self,
-        build: Callable[[beam.Pipeline], None],
+        build: Callable[[pipelines.Pipeline], None],
         *,
         held_lock: lock.Lock,
         wait: bool = True,
         describe_finished: Callable[[], str] | None = None,
     ) -> bool:
         """Runs a pipeline that writes the output. See `run.run`."""
+        if self.options is None:
+            one_process.run(build)
+            return True
+        from beam_pipeline.runners import run
+
         return run.run(build, self.options, lock=held_lock, wait=wait, describe_finished=describe_finished)
 
     def _clean_up(self, held_lock: lock.Lock, splits: Sequence[str], num_units: int) -> bool:
@@ -176,10 +199,31 @@ def begin(verb: str, beam_args: Sequence[str], output: str) -> Launch:
     Raises:
         UsageError: If the options of a Dataflow job are wrong, or the folder is inside of a dataset.
     """
-    options = beam_options.parse(beam_args)
-    filesystem.configure(options)
+    options = None
+    if pipelines.IS_BEAM:
+        options = _beam_options().parse(beam_args)
+        filesystem.configure(options)
+    elif beam_args:
+        raise AssertionError(f"Beam must be imported before the steps, because of {beam_args}")
     launch = Launch(verb, options, filesystem.absolute(output))
     if launch.on_dataflow:
+        from beam_pipeline.runners.dataflow import job_options
+
         job_options.complete(options, verb=verb, output=launch.output)
     output_place.check_place(launch.output)
     return launch
+
+
+def _beam_options() -> ModuleType:
+    # Imported late: Beam takes a second, and a run without its options does not need it.
+    from beam_pipeline.runners import beam_options
+
+    return beam_options
+
+
+def _is_active(options: PipelineOptions | None, job: CloudJob) -> bool:
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    from beam_pipeline.runners.dataflow.launch import is_active
+
+    return is_active(PipelineOptions([]) if options is None else options, job)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import queue
 import shlex
 import sys
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -82,35 +80,16 @@ def _run_to_end(pipeline: beam.Pipeline, worker_mark: str) -> str:
     Raises:
         WorkerDied: If a worker process died.
     """
-    outcomes: queue.SimpleQueue[str | BaseException] = queue.SimpleQueue()
-
-    def run_pipeline() -> None:
-        try:
-            outcomes.put(pipeline.run().wait_until_finish())
-        except BaseException as error:
-            outcomes.put(error)
+    thread = interruption.PipelineThread(lambda: pipeline.run().wait_until_finish(), worker_mark=worker_mark)
 
     def report_death(error: BaseException) -> None:
-        outcomes.put(
+        thread.fail(
             WorkerDied(
                 f"a worker process died, perhaps of too little memory ({error}); --resume keeps what is finished"
             )
         )
 
-    others = threading.enumerate()
-    thread = threading.Thread(target=run_pipeline, daemon=True, name="pipeline")
-    try:
-        with WATCH.handle(worker_mark, report_death):
-            thread.start()
-            outcome = outcomes.get()
-            if isinstance(outcome, WorkerDied):
-                raise outcome
-    except (KeyboardInterrupt, WorkerDied):
-        interruption.stop(thread, worker_mark=worker_mark, others=others)
-        raise
-    if isinstance(outcome, BaseException):
-        raise outcome
-    return outcome
+    return thread.run(WATCH.handle(worker_mark, report_death))
 
 
 @contextlib.contextmanager

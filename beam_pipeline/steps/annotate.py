@@ -7,13 +7,10 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import apache_beam as beam
 import google_crc32c
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from apache_beam.metrics import Metrics
-from apache_beam.pvalue import AsIter
 
 from beam_pipeline.curation.attributes import Measurer, join_tables
 from beam_pipeline.dataset.attribute_files import (
@@ -30,6 +27,8 @@ from beam_pipeline.sources.reading import read_unit
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit, read_plan
 from beam_pipeline.steps.job import OutputJob
 from beam_pipeline.support import filesystem
+from beam_pipeline.support import pipelines as beam
+from beam_pipeline.support.pipelines import AsIter, Metrics
 from beam_pipeline.support.progress import Reporter, UnitProgress
 
 

@@ -18,7 +18,6 @@ from beam_pipeline.engines.fallbacks import EngineUse
 from beam_pipeline.options.option_values import FORMAT_DEFAULTS
 from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.rows.routing import RowTable, ShardLayout
-from beam_pipeline.steps.documents import DOCUMENT_UNITS
 from beam_pipeline.steps.job import Job, OutputJob
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.amounts import counted
@@ -26,6 +25,9 @@ from beam_pipeline.support.errors import DataError
 from tokenmill_reader.format.json_text import json_bytes
 from tokenmill_reader.format.manifest import FORMAT, VERSION, describe_file, with_checksum
 from tokenmill_reader.format.names import INPUTS, MANIFEST, SCHEMA, STATISTICS, TOKENIZER, UNITS
+
+DOCUMENT_UNITS = "document_units"
+"""The key of a manifest's config for the number of work units into which a pipeline's documents were grouped."""
 
 
 def commit(

@@ -6,9 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import apache_beam as beam
-from apache_beam.metrics import Metrics
-
 from beam_pipeline.dataset import manifest, removed_documents
 from beam_pipeline.dataset.document_shards import write_documents
 from beam_pipeline.dataset.records import RecordError
@@ -22,7 +19,9 @@ from beam_pipeline.steps.commit import copied_files, finish, is_committed, publi
 from beam_pipeline.steps.job import OutputJob
 from beam_pipeline.steps.route import kept_shard
 from beam_pipeline.support import filesystem
+from beam_pipeline.support import pipelines as beam
 from beam_pipeline.support.errors import DataError
+from beam_pipeline.support.pipelines import Metrics
 from beam_pipeline.support.progress import Reporter
 from tokenmill_reader.format.manifest import describe_file, fingerprint_of, output_format_of, with_checksum
 from tokenmill_reader.format.names import MANIFEST, shard_name

@@ -18,10 +18,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
-import apache_beam as beam
 import numpy as np
-from apache_beam.metrics import Metrics
-from apache_beam.pvalue import AsIter, PCollection, TaggedOutput
 
 from beam_pipeline.curation.contamination import (
     MATCH,
@@ -40,6 +37,8 @@ from beam_pipeline.sources.units import WorkUnit
 from beam_pipeline.steps.curate import Curation, compared_texts, curated_batches, index_of_texts
 from beam_pipeline.steps.job import Job
 from beam_pipeline.support import filesystem
+from beam_pipeline.support import pipelines as beam
+from beam_pipeline.support.pipelines import AsIter, Metrics, PCollection, TaggedOutput
 from tokenmill_reader.format.json_text import json_bytes
 
 _COUNTS, _REMOVALS, _FINDINGS = "counts", "removals", "findings"

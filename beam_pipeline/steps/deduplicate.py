@@ -15,10 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
-import apache_beam as beam
 import numpy as np
-from apache_beam.metrics import Metrics
-from apache_beam.pvalue import TaggedOutput
 
 from beam_pipeline.curation.removals import EXACT, Removals
 from beam_pipeline.dataset.finished_units import hashes_path, identity_of
@@ -28,8 +25,10 @@ from beam_pipeline.sources.units import WorkUnit
 from beam_pipeline.steps.curate import Curation, curated_batches, index_of_texts
 from beam_pipeline.steps.job import Job
 from beam_pipeline.steps.preference import Preference
+from beam_pipeline.support import pipelines as beam
 from beam_pipeline.support.grouping import indices_by_key, run_starts
 from beam_pipeline.support.hashing import text_hashes
+from beam_pipeline.support.pipelines import Metrics, TaggedOutput
 
 HASHES, DUPLICATES, REMOVALS = "hashes", "duplicates", "removals"
 

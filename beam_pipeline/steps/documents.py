@@ -25,8 +25,6 @@ from beam_pipeline.support.errors import DataError
 Document = tuple[str, str]
 """A document's key and text."""
 
-DOCUMENT_UNITS = "document_units"
-"""The key of a manifest's config for the number of work units into which a pipeline's documents were grouped."""
 FORMAT = "jsonl"
 DOCUMENT_FILE = re.compile(r"(documents-(\d{5,})-of-\d{5,}\.jsonl)(\.[0-9a-f]{32}\.tmp)?")
 """Matches the name of a file, also of an unfinished one: its final name, and its unit's number."""

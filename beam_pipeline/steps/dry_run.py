@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import apache_beam as beam
-
 from beam_pipeline.curation.removals import Removals
 from beam_pipeline.dataset.bad_records import Excluded
 from beam_pipeline.dataset.finished_units import hashes_path, matches_path, paragraphs_path
@@ -18,6 +16,7 @@ from beam_pipeline.steps.commit import finish
 from beam_pipeline.steps.curate import Curation, RemovedDocuments, kept_documents
 from beam_pipeline.steps.job import Job
 from beam_pipeline.support import filesystem
+from beam_pipeline.support import pipelines as beam
 from beam_pipeline.support.errors import DataError
 from beam_pipeline.support.progress import Reporter, UnitProgress
 from tokenmill_reader.format.json_text import json_bytes

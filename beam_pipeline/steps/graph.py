@@ -20,9 +20,6 @@ import functools
 import operator
 from collections.abc import Iterable, Sequence
 
-import apache_beam as beam
-from apache_beam.pvalue import AsIter, AsSingleton, PCollection
-
 from beam_pipeline.dataset.bad_records import Excluded
 from beam_pipeline.dataset.finished_units import BlockPlace
 from beam_pipeline.dataset.shards import ShardInfo
@@ -69,6 +66,8 @@ from beam_pipeline.steps.write import (
     write_grouped,
 )
 from beam_pipeline.support import filesystem
+from beam_pipeline.support import pipelines as beam
+from beam_pipeline.support.pipelines import AsIter, AsSingleton, PCollection
 
 
 def build(pipeline: beam.Pipeline, job: Job) -> None:

@@ -5,9 +5,6 @@ See `near_duplicates` for what they do, and what they cost.
 
 from __future__ import annotations
 
-import apache_beam as beam
-from apache_beam.pvalue import DoOutputsTuple, PCollection
-
 from beam_pipeline.sources.units import WorkUnit
 from beam_pipeline.steps.deduplicate import FindDuplicates, num_buckets
 from beam_pipeline.steps.job import Job
@@ -41,6 +38,8 @@ from beam_pipeline.steps.near_similarity import (
     SendSets,
 )
 from beam_pipeline.support import filesystem
+from beam_pipeline.support import pipelines as beam
+from beam_pipeline.support.pipelines import DoOutputsTuple, PCollection
 
 
 class RemoveNearDuplicates(beam.PTransform):

@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
-import apache_beam as beam
 import numpy as np
-from apache_beam.pvalue import PCollection, TaggedOutput
 
 from beam_pipeline.curation.candidates import document_ids, documents_of, units_of
 from beam_pipeline.curation.components import (
@@ -39,7 +37,9 @@ from beam_pipeline.steps.deduplicate import DUPLICATE
 from beam_pipeline.steps.job import Job
 from beam_pipeline.steps.near_duplicates import DECIDED, EQUALS, REMOVED, concatenate, removed_entries
 from beam_pipeline.steps.near_similarity import SIMILAR, SIMILARITY
+from beam_pipeline.support import pipelines as beam
 from beam_pipeline.support.grouping import indices_by_key
+from beam_pipeline.support.pipelines import PCollection, TaggedOutput
 
 _BYTES_PER_PARTITION = 256 << 20
 _MAX_PARTITIONS = 4096

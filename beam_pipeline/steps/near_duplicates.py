@@ -38,10 +38,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import apache_beam as beam
 import numpy as np
-from apache_beam.metrics import Metrics
-from apache_beam.pvalue import TaggedOutput
 
 from beam_pipeline.curation.candidates import (
     ENTRY,
@@ -75,7 +72,9 @@ from beam_pipeline.steps.deduplicate import (
 )
 from beam_pipeline.steps.job import Job
 from beam_pipeline.steps.preference import Preference
+from beam_pipeline.support import pipelines as beam
 from beam_pipeline.support.grouping import indices_by_key
+from beam_pipeline.support.pipelines import Metrics, TaggedOutput
 
 HASHES, BANDS, PAIRS, EQUALS, DECIDED = "hashes", "bands", "pairs", "equals", "decided"
 

@@ -11,10 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
-import apache_beam as beam
 import numpy as np
-from apache_beam.metrics import Metrics
-from apache_beam.pvalue import TaggedOutput
 
 from beam_pipeline.curation.candidates import documents_of, units_of
 from beam_pipeline.curation.components import by_partition, distinct, links_of, smallest_reachable
@@ -22,7 +19,9 @@ from beam_pipeline.curation.shingles import ShingleSets
 from beam_pipeline.curation.similarity import jaccard
 from beam_pipeline.dataset.sketches import MappedSets, read_sets, sketches_path
 from beam_pipeline.steps.job import Job
+from beam_pipeline.support import pipelines as beam
 from beam_pipeline.support.grouping import indices_by_key
+from beam_pipeline.support.pipelines import Metrics, TaggedOutput
 
 PAIRS, REQUESTS, LINKS, SIMILAR = "pairs", "requests", "links", "similar"
 

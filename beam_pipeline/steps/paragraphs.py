@@ -18,10 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
-import apache_beam as beam
 import numpy as np
-from apache_beam.metrics import Metrics
-from apache_beam.pvalue import PCollection
 
 from beam_pipeline.curation.paragraphs import DOCUMENT, HIT, OCCURRENCE, Paragraphs, Splitter, decide
 from beam_pipeline.curation.removals import Removals
@@ -39,7 +36,9 @@ from beam_pipeline.sources.units import WorkUnit
 from beam_pipeline.steps.curate import Curation, curated_batches, index_of_texts
 from beam_pipeline.steps.deduplicate import UnitEntries, entries_in_passes, first_occurrences, num_buckets
 from beam_pipeline.steps.job import Job
+from beam_pipeline.support import pipelines as beam
 from beam_pipeline.support.grouping import indices_by_key
+from beam_pipeline.support.pipelines import Metrics, PCollection
 
 _ENTRIES_PER_PASS = 1 << 22
 

@@ -13,9 +13,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-import apache_beam as beam
 import numpy as np
-from apache_beam.metrics import Metrics
 
 from beam_pipeline.dataset.finished_units import BlockPlace, tails_path, unit_path
 from beam_pipeline.dataset.sections import Section, open_sections, read_section
@@ -27,6 +25,8 @@ from beam_pipeline.rows.routing import RowTable, ShardLayout
 from beam_pipeline.steps.job import Job, OutputJob
 from beam_pipeline.steps.tables import BlockTable, KeptTable
 from beam_pipeline.support import filesystem
+from beam_pipeline.support import pipelines as beam
+from beam_pipeline.support.pipelines import Metrics
 from tokenmill_reader.format.json_text import parse_own_json
 
 # Memory-mapped blocks per process, of at most 16 MiB each. The kernel reclaims their pages if memory runs short.

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import apache_beam as beam
-from apache_beam.metrics import Metrics
-from apache_beam.pvalue import TaggedOutput
-
 from beam_pipeline.dataset.finished_units import BlockPlace, tails_path
 from beam_pipeline.dataset.sections import create_sections
 from beam_pipeline.dataset.statistics import SplitStatistics
@@ -17,6 +13,8 @@ from beam_pipeline.rows.packing import Tail
 from beam_pipeline.rows.tails import TailPiece, TailTable, cut_tail, pack_pieces
 from beam_pipeline.steps.job import Job
 from beam_pipeline.steps.tokenize import BLOCKS, STATISTICS
+from beam_pipeline.support import pipelines as beam
+from beam_pipeline.support.pipelines import Metrics, TaggedOutput
 from beam_pipeline.support.progress import Reporter
 
 

@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import apache_beam as beam
-from apache_beam.metrics import Metrics
-from apache_beam.pvalue import TaggedOutput
-
 from beam_pipeline.conversations.tokenizer import AnyTokenizer, make_tokenizer
 from beam_pipeline.curation.removals import Removals
 from beam_pipeline.dataset.bad_records import Excluded, write_bad_records
@@ -35,7 +31,9 @@ from beam_pipeline.steps.job import Job
 from beam_pipeline.steps.tables import UnitCounts
 from beam_pipeline.steps.unit_rows import UnitRows
 from beam_pipeline.support import filesystem
+from beam_pipeline.support import pipelines as beam
 from beam_pipeline.support.errors import DataError, EngineMismatch
+from beam_pipeline.support.pipelines import Metrics, TaggedOutput
 from beam_pipeline.support.progress import Reporter, UnitProgress
 
 BLOCKS, TAILS, COUNTS, STATISTICS = "blocks", "tails", "counts", "statistics"

@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import apache_beam as beam
 import numpy as np
-from apache_beam.metrics import Metrics
 
 from beam_pipeline.dataset.bad_records import Excluded
 from beam_pipeline.dataset.document_shards import write_documents
@@ -24,6 +22,8 @@ from beam_pipeline.steps.commit import commit
 from beam_pipeline.steps.job import Job
 from beam_pipeline.steps.route import find_rows, gather_documents, layout_of, open_block, read_rows
 from beam_pipeline.steps.tables import BlockTable
+from beam_pipeline.support import pipelines as beam
+from beam_pipeline.support.pipelines import Metrics
 from beam_pipeline.support.progress import Reporter
 from tokenmill_reader.format.names import shard_name
 

@@ -23,17 +23,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import apache_beam as beam
 import numpy as np
 
 from beam_pipeline.dataset import lock
 from beam_pipeline.dataset.own_files import SAVED_MODEL_RECORD, own_saved_model
 from beam_pipeline.options.command_line import Parsed, parse
 from beam_pipeline.options.dataset_options import AnalyzeConfig
-from beam_pipeline.runners import beam_options
-from beam_pipeline.runners.run import run
 from beam_pipeline.support import extras, filesystem
 from beam_pipeline.support.console import print_document
+from beam_pipeline.support.lean_beam import import_beam
 from beam_pipeline.views.reading import FinishedSplit, open_dataset
 from tokenmill_reader.format.manifest import describe_file
 from tokenmill_reader.format.names import TRANSFORM_FN
@@ -96,10 +94,15 @@ def _analyze_split(split: FinishedSplit) -> Lengths:
     if not split.manifest["totals"]["documents"]:
         return {}
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import_beam()
+    import apache_beam as beam
     import tensorflow as tf
     import tensorflow_transform as tft
     import tensorflow_transform.beam as tft_beam
     from tensorflow_transform.tf_metadata import dataset_metadata, schema_utils
+
+    from beam_pipeline.runners import beam_options
+    from beam_pipeline.runners.run import run
 
     names = ("input_ids", "input_ids_count")
     columns = [name for length in _LENGTHS for name in (length, f"{length}_count", f"{length}_sum")]

@@ -20,7 +20,6 @@ from beam_pipeline.formats.choice import format_class, format_for
 from beam_pipeline.native import library as native
 from beam_pipeline.options.curation_options import CurationConfig
 from beam_pipeline.options.prepare_options import PrepareConfig
-from beam_pipeline.runners import beam_options
 from beam_pipeline.runners.launching import Launch
 from beam_pipeline.sources.plan import InputPlan
 from beam_pipeline.sources.reading import check_columns, read_unit
@@ -178,7 +177,7 @@ def check_run(config: PrepareConfig, launch: Launch, planned: InputPlan | None =
             "rows join documents with nothing between them, since the tokenizer adds no special tokens; "
             f"{eos_hint or '--segment_ids records the beginning of each'}"
         )
-    if beam_options.runs_here(launch.options) and not (config.skip_memory_check or config.estimate):
+    if launch.runs_here and not (config.skip_memory_check or config.estimate):
         _check_memory(config, planned, tokenizer)
     return CheckedRun(
         config=config,

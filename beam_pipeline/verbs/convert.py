@@ -5,9 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-import apache_beam as beam
-from apache_beam.pvalue import AsIter
-
 from beam_pipeline.dataset import output_place, removed_documents
 from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.dataset.staging import STAGING
@@ -15,7 +12,7 @@ from beam_pipeline.formats.choice import format_class, format_of
 from beam_pipeline.options.command_line import Parsed, parse
 from beam_pipeline.options.dataset_options import ConvertConfig
 from beam_pipeline.options.option_values import check_record_columns
-from beam_pipeline.runners import beam_options, launching
+from beam_pipeline.runners import launching
 from beam_pipeline.runners.launching import Launch
 from beam_pipeline.steps.convert import (
     CommitConversion,
@@ -27,9 +24,11 @@ from beam_pipeline.steps.convert import (
     read_listed,
 )
 from beam_pipeline.support import filesystem
+from beam_pipeline.support import pipelines as beam
 from beam_pipeline.support.amounts import counted
 from beam_pipeline.support.console import print_document
 from beam_pipeline.support.errors import DataError, UsageError
+from beam_pipeline.support.pipelines import AsIter
 from beam_pipeline.verbs.report import write_report
 from beam_pipeline.verbs.results import PreparedDataset, read_summary
 from beam_pipeline.views.reading import FinishedSplit, open_dataset
@@ -113,7 +112,7 @@ def _check(config: ConvertConfig, source: str, launch: Launch) -> list[FinishedS
                 f"{split.folder}: made by another run than {splits[0].folder}; verify the dataset"
             )
     names = [split.name for split in splits]
-    if not beam_options.workers_see_local_files(launch.options) and filesystem.is_local(source):
+    if not launch.sees_local_files and filesystem.is_local(source):
         raise UsageError(f"{config.dataset} is on this machine, so the runner's workers cannot read it")
     inputs = [filesystem.join(split.folder, MANIFEST) for split in splits]
     tokenizer = filesystem.join(splits[0].tokenizer_folder, "tokenizer.json")

@@ -11,18 +11,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import itemgetter
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from apache_beam.metrics import Metrics
 
 from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.sources.reading import describe, read_unit
 from beam_pipeline.sources.units import WorkUnit, read_plan
 from beam_pipeline.support import filesystem
+from beam_pipeline.support import pipelines as beam
 from beam_pipeline.support.errors import DataError
 from beam_pipeline.support.hashing import place_hashes
+from beam_pipeline.support.pipelines import Metrics
 from beam_pipeline.support.progress import Address, Reporter, UnitProgress
 
 # The largest number of files of a sample, for any number of work units.

@@ -12,7 +12,7 @@ from beam_pipeline.dataset.lock_holder import Lock
 from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.options.command_line import Parsed, parse
 from beam_pipeline.options.prepare_options import PrepareConfig
-from beam_pipeline.runners import beam_options, launching
+from beam_pipeline.runners import launching
 from beam_pipeline.runners.launching import Launch
 from beam_pipeline.sources.units import write_plan
 from beam_pipeline.steps import graph
@@ -123,7 +123,7 @@ def estimate_run(config: PrepareConfig, beam_args: Sequence[str]) -> Estimate:
             chat=checked.chat,
             infilling=checked.infilling,
             pad_id=checked.pad_id,
-            threads=beam_options.process_threads(launch.options),
+            threads=launch.threads,
         )
 
 
@@ -149,7 +149,7 @@ def _make(launch: Launch, held: Lock, checked: CheckedRun, record: TrackedPrepar
             template=checked.template,
             chat=checked.chat,
             infilling=checked.infilling,
-            threads=beam_options.process_threads(launch.options),
+            threads=launch.threads,
             gathered_bytes=memory.bytes_to_gather(),
             progress=address,
         )

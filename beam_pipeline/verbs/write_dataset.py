@@ -23,13 +23,13 @@ from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.options.from_python import completed
 from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.options.verbs import PrepareConfig
-from beam_pipeline.runners import beam_options
 from beam_pipeline.runners.launching import Launch
 from beam_pipeline.sources.cutting import InputFile
 from beam_pipeline.sources.plan import InputPlan
 from beam_pipeline.sources.units import WorkUnit, write_plan
 from beam_pipeline.steps import graph
-from beam_pipeline.steps.documents import DOCUMENT_FILE, DOCUMENT_UNITS, FORMAT, GroupDocuments, file_name
+from beam_pipeline.steps.commit import DOCUMENT_UNITS
+from beam_pipeline.steps.documents import DOCUMENT_FILE, FORMAT, GroupDocuments, file_name
 from beam_pipeline.steps.job import Job
 from beam_pipeline.support import filesystem, memory
 from beam_pipeline.support.errors import DataError, LockLost, UsageError, UserError, user_message
@@ -255,7 +255,7 @@ class WriteDataset(beam.PTransform):
             pad_id=checked.pad_id,
             control_ids=checked.tokenizer.control_ids,
             template=checked.template,
-            threads=beam_options.process_threads(self._beam_options),
+            threads=launch.threads,
             gathered_bytes=memory.bytes_to_gather(),
         )
 

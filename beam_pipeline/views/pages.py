@@ -21,6 +21,7 @@ def environment(package: str) -> jinja2.Environment:
     """Returns the environment of a package's templates. All values are escaped."""
     environment = jinja2.Environment(
         autoescape=True,
+        optimized=False,  # folding constants takes longer than it saves: each template is compiled for a page or two
         undefined=jinja2.StrictUndefined,
         loader=jinja2.PackageLoader(package, ""),
         trim_blocks=True,

@@ -13,13 +13,14 @@ import google_crc32c
 import numpy as np
 
 from tokenmill_reader import notebooks
+from tokenmill_reader.decoding import check_frames, decode_in_place, gather
 from tokenmill_reader.description import Description, describe, tokenizer_path
 from tokenmill_reader.errors import REMEDY, DatasetError, RecordFault
 from tokenmill_reader.examples import LARGE_RATIO, ExampleDecoder, parse_example
 from tokenmill_reader.files import Folder, open_folder
 from tokenmill_reader.fingerprints import fingerprint_of_shards
 from tokenmill_reader.format.names import OPTIONAL_FEATURES
-from tokenmill_reader.framing import HEAD_BYTES, TAIL_BYTES, Frames, windows
+from tokenmill_reader.framing import HEAD_BYTES, TAIL_BYTES, Frames
 from tokenmill_reader.indexes import Index, row_numbers, whole_number
 from tokenmill_reader.shards import Shards
 
@@ -29,6 +30,7 @@ Rows = dict[str, np.ndarray]
 # Values of a feature that are decoded together: their bytes fit into a core's caches.
 _VALUES_PER_CALL = 1 << 18
 _FRAMING_BYTES = HEAD_BYTES + TAIL_BYTES
+_FIRST = np.zeros(1, np.int64)
 
 
 class Dataset:
@@ -168,6 +170,8 @@ class Dataset:
             IndexError, TypeError: See `row_numbers`.
             DatasetError: If a shard or record is damaged.
         """
+        if type(index) is int and 0 <= index < len(self):
+            return self._read_row(index)
         numbers = row_numbers(index, len(self), self.path)
         rows = self._read_rows(np.atleast_1d(numbers))
         return rows if numbers.ndim else {name: values[0] for name, values in rows.items()}
@@ -209,7 +213,7 @@ class Dataset:
             frames = Frames(data, offsets[:-1], offsets[1:])
             all_checked = np.ones(offsets.size - 1, bool)
             try:
-                _check_frames(frames, all_checked)
+                check_frames(frames, all_checked)
             except RecordFault as fault:
                 raise DatasetError(f"{path}: record {fault.row}: {fault.reason}; {REMEDY}") from None
             if description.checksums is not None:
@@ -240,7 +244,7 @@ class Dataset:
         path = f"{self.path}/{description.names[nonempty_shards[0]]}"
         frames = self._shards.frames(int(nonempty_shards[0]), np.array([0]))
         try:
-            _check_frames(frames, np.ones(1, bool))
+            check_frames(frames, np.ones(1, bool))
             frame = frames.data[frames.starts[0] : frames.ends[0]]
             features = parse_example(frame[HEAD_BYTES:-TAIL_BYTES].tobytes())
         except RecordFault as fault:
@@ -253,8 +257,23 @@ class Dataset:
         feature_names = {"input_ids"} | (features.keys() & set(OPTIONAL_FEATURES))
         return ids.size, tuple(sorted(feature_names))
 
+    def _read_row(self, row: int) -> Rows:
+        """Reads one row, without the work for several ones."""
+        shard = int(self._ends.searchsorted(row, side="right"))
+        record = row - int(self._ends[shard]) + int(self.counts[shard])
+        decoder, number = self._decoder(), np.array([row])
+        if decoder.is_compiled:
+            data, starts, ends = self._shards.frames(shard, np.array([record]))
+            values = np.empty((len(self.features), 1, self.max_length), np.int32)
+            out = dict(zip(self.features, values, strict=True))
+            if decode_in_place(decoder, [(data, _FIRST)], starts, ends, self._is_checked(number), out):
+                return {name: row_values[0] for name, row_values in out.items()}
+        return {name: values[0] for name, values in self._read_rows(number).items()}
+
     def _read_rows(self, rows: np.ndarray) -> Rows:
-        out = {name: np.empty((rows.size, self.max_length), np.int32) for name in self.features}
+        # One block, since glibc would return two of them to the system with each batch, and map them again.
+        values = np.empty((len(self.features), rows.size, self.max_length), np.int32)
+        out = dict(zip(self.features, values, strict=True))
         for start in range(0, rows.size, self._rows_per_call):
             span = slice(start, start + self._rows_per_call)
             self._read_batch(rows[span], {name: values[span] for name, values in out.items()})
@@ -273,20 +292,23 @@ class Dataset:
             group = by_shard[start:end]
             data, starts[group], ends[group] = self._shards.frames(int(shards[group[0]]), records[group])
             groups.append((data, group))
+        decoder = self._decoder()
+        if decoder.is_compiled and decode_in_place(decoder, groups, starts, ends, checked, out):
+            return
+        # Decodes the unusual records, and raises the errors of the damaged ones.
         sizes = ends - starts
         stride = int(sizes.max())
-        decoder = self._decoder()
         try:
             if stride <= LARGE_RATIO * int(sizes.min()) or stride <= LARGE_RATIO * int(np.median(sizes)):
-                gathered = _gather(groups, starts, sizes, stride)
+                gathered = gather(groups, starts, sizes, stride)
                 record_starts = np.arange(rows.size) * stride
-                _check_frames(Frames(gathered, record_starts, record_starts + sizes), checked)
+                check_frames(Frames(gathered, record_starts, record_starts + sizes), checked)
                 decoder.decode(gathered[HEAD_BYTES:], stride, sizes - _FRAMING_BYTES, out)
                 return
             for data, group in groups:
                 for row in group.tolist():
                     frame = data[starts[row] : ends[row]]
-                    _check_frames(Frames(frame, np.array([0]), np.array([frame.size])), checked[[row]], row)
+                    check_frames(Frames(frame, np.array([0]), np.array([frame.size])), checked[[row]], row)
                     record = frame[HEAD_BYTES:-TAIL_BYTES].tobytes()
                     decoder.decode_record(record, {name: out[name][row] for name in out}, row)
         except RecordFault as fault:
@@ -305,42 +327,3 @@ class Dataset:
         return (mixed ^ mixed >> np.uint64(31)) * np.uint64(0xBF58476D1CE4E5B9) >> np.uint64(32) < int(
             self._checked_share * 2**32
         )
-
-
-def _check_frames(frames: Frames, checked: np.ndarray, row: int = 0) -> None:
-    """Checks the lengths of frames, and the checksums of those that are `checked`, bool[frames].
-
-    Raises:
-        RecordFault: At the first fault, with its index plus `row`.
-    """
-    wrong_frame = frames.find_wrong_length()
-    if wrong_frame is not None:
-        raise RecordFault(row + wrong_frame, "its length differs from the one that follows from the offsets")
-    wrong_frame = frames.find_wrong_checksum(checked.nonzero()[0])
-    if wrong_frame is not None:
-        raise RecordFault(row + wrong_frame, "the checksum of its data is wrong")
-
-
-def _gather(
-    groups: list[tuple[np.ndarray, np.ndarray]], starts: np.ndarray, sizes: np.ndarray, stride: int
-) -> np.ndarray:
-    """Copies records from several files next to each other.
-
-    Args:
-        groups: Files, uint8[bytes], with the numbers of the records in them, int64[n].
-        starts: The places of all records in their files, int64[records].
-        sizes: Their bytes, int64[records].
-        stride: The place of record r is r · stride.
-
-    Returns:
-        uint8[(records + 2) · stride]. The bytes after a record are undefined.
-    """
-    gathered = np.empty((sizes.size + 2, stride), np.uint8)
-    for data, group in groups:
-        group_starts = starts[group]
-        if group_starts.max() + stride <= data.size:
-            gathered[group] = windows(data, stride)[group_starts]
-            continue
-        for row in group.tolist():
-            gathered[row, : sizes[row]] = data[starts[row] : starts[row] + sizes[row]]
-    return gathered.reshape(-1)

@@ -6,10 +6,11 @@ and unknown fields and features.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 import numpy as np
 
+from tokenmill_reader.compiled import CompiledDecoder, library
 from tokenmill_reader.errors import RecordFault
 from tokenmill_reader.framing import windows
 from tokenmill_reader.layouts import RecordLayout, learn_layout
@@ -38,7 +39,27 @@ class ExampleDecoder:
         self._max_length = max_length
         self._features = tuple(features)
         self._rows = RowDecoder(max_length)
+        compiled = library()
+        self._compiled = compiled and CompiledDecoder(
+            compiled, max_length=max_length, features=self._features, exclusive=exclusive
+        )
         self._layouts: list[RecordLayout] = []
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether `decode_in_place` can decode records."""
+        return self._compiled is not None
+
+    def decode_in_place(
+        self,
+        data: np.ndarray,
+        starts: np.ndarray,
+        ends: np.ndarray,
+        rows: np.ndarray,
+        out: Mapping[str, np.ndarray],
+    ) -> bool:
+        """Decodes records by compiled code, without copying them. See `CompiledDecoder.decode`."""
+        return self._compiled is not None and self._compiled.decode(data, starts, ends, rows, out)
 
     def decode(self, data: np.ndarray, stride: int, sizes: np.ndarray, out: dict[str, np.ndarray]) -> None:
         """Decodes records.
@@ -54,6 +75,8 @@ class ExampleDecoder:
                 are not int32.
         """
         remaining = np.arange(len(sizes))
+        if self.decode_in_place(data, remaining * stride, remaining * stride + sizes, remaining, out):
+            return
         for number, layout in enumerate(self._layouts):
             if not remaining.size:
                 return

@@ -16,6 +16,8 @@ from tokenmill_reader import Dataset, DatasetError
 from tokenmill_reader.examples import parse_example
 from tokenmill_reader.varints import decode_varints
 
+pytestmark = pytest.mark.usefixtures("decoder")
+
 VALUES = st.one_of(
     st.integers(0, 200),
     st.integers(0, 70_000),

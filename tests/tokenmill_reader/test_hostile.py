@@ -23,6 +23,8 @@ from tests.tokenmill_reader.written import (
 )
 from tokenmill_reader import Dataset, DatasetError
 
+pytestmark = pytest.mark.usefixtures("decoder")
+
 IDS = random_rows(30, 40)
 RECORDS = [example({"attention_mask": [1] * 40, "input_ids": row.tolist()}) for row in IDS]
 
