@@ -65,9 +65,9 @@ $(UV):
 
 # A change to a lock or to the metadata reinstalls the environment from the lock. Compiled code of an earlier version, or for another
 # Python, must not stay.
-.venv/.ready: $(UV) requirements-dev.lock pyproject.toml beam_pipeline/native/rows.c beam_pipeline/native/shingles.c reader/pyproject.toml
+.venv/.ready: $(UV) requirements-dev.lock pyproject.toml $(wildcard beam_pipeline/native/*.c) reader/pyproject.toml
 	$(UV) pip install --quiet --python $(PIPELINE) --require-hashes -r requirements-dev.lock
-	rm -f beam_pipeline/native/_rows.*
+	rm -f beam_pipeline/native/_*.so
 	$(UV) pip install --quiet --python $(PIPELINE) --no-deps -e . -e reader
 	@touch $@
 
@@ -244,7 +244,8 @@ test-wheels: $(UV)
 build-wheels: .venv-release/.ready
 	rm -rf wheels
 	$(RELEASE) -m cibuildwheel --output-dir wheels dist/tokenmill-*.tar.gz
-	for wheel in wheels/*.whl; do $(RELEASE) -m zipfile --list $$wheel | grep native/_rows.abi3 || exit 1; done
+	for wheel in wheels/*.whl; do for name in rows words; do \
+	  $(RELEASE) -m zipfile --list $$wheel | grep native/_$$name.abi3 || exit 1; done; done
 
 docs: .venv-docs/.ready
 	NO_MKDOCS_2_WARNING=1 $(DOCS) -m mkdocs build
