@@ -11,7 +11,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from beam_pipeline.support.errors import DataError
@@ -30,6 +32,7 @@ _SUBWORD = "##"
 _COVERAGE = 0.9995
 _ASCII = [chr(code) for code in range(0x21, 0x7F)]
 
+_WORDS_PER_BATCH = 1 << 20
 _BYTE_CHARACTERS = byte_characters()
 
 # What transformers writes as `model_max_length` of a tokenizer without a limit.
@@ -207,9 +210,13 @@ def _train_wordpiece(words: pa.Table, vocab_size: int, lowercase: bool, further:
 def _alphabet(words: pa.Table, normalizer: normalizers.Normalizer) -> list[str]:
     """Returns the characters of words, sorted, without the rarest (see `_COVERAGE`)."""
     counts: Counter[str] = Counter()
-    for word, count in zip(*words.to_pydict().values(), strict=True):
-        for char in word.decode():
-            counts[char] += count
+    for batch in words.to_batches(max_chunksize=_WORDS_PER_BATCH):
+        texts = batch["word"].cast(pa.large_string())
+        codes = np.frombuffer("".join(texts.to_pylist()).encode("utf-32-le"), "<u4")
+        different, inverse = np.unique(codes, return_inverse=True)
+        weights = np.repeat(batch["count"].to_numpy(), pc.utf8_length(texts).to_numpy())
+        sums = np.bincount(inverse, weights=weights, minlength=len(different))
+        counts.update(dict(zip(map(chr, different.tolist()), map(int, sums), strict=True)))
     missing_count = _COVERAGE * counts.total()
     chars = {normalized for char in _ASCII for normalized in normalizer.normalize_str(char)}
     for char, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
