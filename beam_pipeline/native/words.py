@@ -60,6 +60,30 @@ def load(path: str) -> ctypes.CDLL:
     return library
 
 
+# `pa.array` imports pandas, which takes seconds, if it is installed.
+def binary_array(values: list[bytes]) -> pa.LargeBinaryArray:
+    """Makes an array of byte strings."""
+    return _binary_array(_ends(values), b"".join(values))
+
+
+def _binary_array(ends: np.ndarray, data: bytes | np.ndarray) -> pa.LargeBinaryArray:
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.large_binary(), len(ends) - 1, buffers)
+
+
+def integer_array(values: np.ndarray) -> pa.Int64Array:
+    """Makes an array of integers."""
+    buffers = [None, pa.py_buffer(np.ascontiguousarray(values, np.int64))]
+    return pa.Array.from_buffers(pa.int64(), len(values), buffers)
+
+
+def _ends(values: list[bytes]) -> np.ndarray:
+    """Returns 0, and where each of some concatenated byte strings ends, int64."""
+    ends = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=ends[1:])
+    return ends
+
+
 class CompiledCounter:
     """Counts the words of texts.
 
@@ -85,8 +109,7 @@ class CompiledCounter:
 
     def add(self, texts: list[bytes]) -> None:
         """Counts the words of texts in UTF-8."""
-        ends = np.zeros(len(texts) + 1, np.int64)
-        np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)), out=ends[1:])
+        ends = _ends(texts)
         if self._library.tokenmill_words_count(self._counter, b"".join(texts), ends.ctypes.data, len(texts)):
             raise MemoryError("no memory for the different words of a text")
 
@@ -101,20 +124,18 @@ class CompiledCounter:
         words, size = self._sizes()
         return 48 * words + size
 
-    def take(self) -> tuple[pa.LargeBinaryArray, np.ndarray]:
-        """Returns the words, in any order, and their counts, int64. Then begins at 0."""
+    def take(self) -> tuple[pa.LargeBinaryArray, pa.Int64Array]:
+        """Returns the words, in any order, and their counts. Then begins at 0."""
         words, size = self._sizes()
         data, ends, counts = (
             np.empty(size, np.uint8),
             np.empty(words + 1, np.int64),
             np.empty(words, np.int64),
         )
-        self._library.tokenmill_words_copy(
-            self._counter, data.ctypes.data, ends.ctypes.data, counts.ctypes.data
-        )
+        addresses = data.ctypes.data, ends.ctypes.data, counts.ctypes.data
+        self._library.tokenmill_words_copy(self._counter, *addresses)
         self._clear()
-        buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
-        return pa.Array.from_buffers(pa.large_binary(), words, buffers), counts
+        return _binary_array(ends, data), integer_array(counts)
 
 
 def learn_merges(

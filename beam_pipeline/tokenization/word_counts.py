@@ -13,7 +13,7 @@ import functools
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,16 @@ import pyarrow.compute as pc
 from tokenizers import Regex, normalizers, pre_tokenizers
 
 from beam_pipeline.native import words as native
-from beam_pipeline.native.words import BLANK, DROP, KINDS, SINGLE, SPACE, CompiledCounter
+from beam_pipeline.native.words import (
+    BLANK,
+    DROP,
+    KINDS,
+    SINGLE,
+    SPACE,
+    CompiledCounter,
+    binary_array,
+    integer_array,
+)
 from beam_pipeline.tokenization import normalization
 from beam_pipeline.tokenization.characters import CODES
 from beam_pipeline.tokenization.normalization import FOLD_SPACE
@@ -92,10 +101,9 @@ class WordCounter:
         return self._counter.bytes
 
     def take(self) -> pa.Table:
-        """Returns the words and their counts, sorted by word. Then begins at 0."""
-        words, counts = self._counter.take()
-        table = pa.table([words, counts], schema=SCHEMA)
-        return merge([self._refine(table) if self._refine else table])
+        """Returns the words and their counts, `SCHEMA`, in any order; `wordpiece` can have words twice. Then begins at 0."""
+        table = pa.table(list(self._counter.take()), schema=SCHEMA)
+        return self._refine(table) if self._refine else table
 
 
 def merge(tables: Iterable[pa.Table]) -> pa.Table:
@@ -127,10 +135,14 @@ class _PlainCounter:
     def bytes(self) -> int:
         return 120 * len(self._counts) + self._chars
 
-    def take(self) -> tuple[pa.LargeBinaryArray, np.ndarray]:
+    def take(self) -> tuple[pa.LargeBinaryArray, pa.Int64Array]:
         counts, self._counts, self._chars = self._counts, Counter(), 0
-        values = np.fromiter(counts.values(), np.int64, len(counts))
-        return pa.array(list(counts), pa.large_binary()), values
+        return _arrays(counts)
+
+
+def _arrays(counts: Mapping[bytes, int]) -> tuple[pa.LargeBinaryArray, pa.Int64Array]:
+    values = np.fromiter(counts.values(), np.int64, len(counts))
+    return binary_array(list(counts)), integer_array(values)
 
 
 def _parts(word: bytes) -> Iterator[bytes]:
@@ -159,14 +171,12 @@ def _bert_words(lowercase: bool) -> Callable[[pa.Table], pa.Table]:
         if lowercase:
             lowered = pc.ascii_lower(plain["word"].cast(pa.large_string())).cast(pa.large_binary())
             plain = plain.set_column(0, SCHEMA.field(0), lowered)
-        counts: Counter[str] = Counter()
+        counts: Counter[bytes] = Counter()
         others = table.filter(pc.invert(is_plain))
         for string, count in zip(others["word"].to_pylist(), others["count"].to_pylist(), strict=True):
             for word, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(string.decode())):
-                counts[word] += count
-        words = pa.array([word.encode() for word in counts], pa.large_binary())
-        values = pa.array(list(counts.values()), pa.int64())
-        return pa.concat_tables([plain, pa.table([words, values], schema=SCHEMA)])
+                counts[word.encode()] += count
+        return pa.concat_tables([plain, pa.table(list(_arrays(counts)), schema=SCHEMA)])
 
     return refine
 

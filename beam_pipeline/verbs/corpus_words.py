@@ -25,6 +25,7 @@ from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
+from beam_pipeline.native.words import binary_array, integer_array
 from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.sources.reading import describe, read_unit
 from beam_pipeline.sources.units import WorkUnit, read_plan
@@ -51,7 +52,7 @@ _MAX_SAMPLE_FILES = 64
 
 _SAMPLE_FILE = re.compile(r"/sample-\d+\.arrow$")
 _WORDS_FILE = re.compile(r"/words-\d+\.arrow$")
-_SAMPLE_SCHEMA = pa.schema([("text", pa.large_string()), ("chosen", pa.bool_())])
+_SAMPLE_SCHEMA = pa.schema([("text", pa.large_binary()), ("chosen", pa.int64())])
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,8 @@ class CountWords(beam.DoFn):
             text_bytes += int(batch.bytes.sum())
             if self._counter.bytes > self._counted_bytes:
                 yield from self._words()
-        sampled = pa.record_batch([texts, chosen], schema=_SAMPLE_SCHEMA)
+        columns = [binary_array(texts), integer_array(np.array(chosen, np.int64))]
+        sampled = pa.record_batch(columns, schema=_SAMPLE_SCHEMA)
         yield TaggedOutput(SAMPLES, (file, (unit.index, documents, text_bytes, sampled)))
         progress.finish()
 
@@ -166,7 +168,9 @@ class CountWords(beam.DoFn):
         hashes = np.fromiter(map(zlib.crc32, words["word"].to_pylist()), np.uint32, len(words))
         buckets = hashes % np.uint32(self._job.num_buckets)
         for indices in indices_by_key(buckets):
-            yield TaggedOutput(WORDS, (int(buckets[indices[0]]), _to_stream([words.take(indices)])))
+            yield TaggedOutput(
+                WORDS, (int(buckets[indices[0]]), _to_stream([words.take(integer_array(indices))]))
+            )
 
 
 def _beginning(text: str) -> bytes:
@@ -244,8 +248,9 @@ class CountedCorpus:
             self.bytes += int(sample.schema.metadata[b"bytes"])
             samples.append(sample.replace_schema_metadata())
         sample = pa.concat_tables(samples)
-        chosen = sample.filter(sample["chosen"])
-        self.sample: list[str] = (chosen if len(chosen) else sample)["text"].to_pylist()
+        chosen = sample.filter(pc.equal(sample["chosen"], 1))
+        texts = (chosen if len(chosen) else sample)["text"].to_pylist()
+        self.sample = [text.decode() for text in texts]
         """Some documents, spread over the corpus, without the ends of long ones."""
 
     def words(self, most_bytes: int) -> FrequentWords:

@@ -39,7 +39,7 @@ _STAGES = [("count", "MB", 1e6)]
 
 # The most bytes of different words that a model is trained on. Learning merges takes some 15 bytes of memory for each, and
 # SentencePiece 100 and far more time.
-_MOST_WORD_BYTES = {"bpe": 128 << 20, "wordpiece": 128 << 20, "unigram": 16 << 20}
+_MOST_WORD_BYTES = {"bpe": 128 << 20, "wordpiece": 128 << 20, "unigram": 8 << 20}
 
 # Bytes of the sample that are tokenized to compute the bytes per token of the summary, and to measure what is lost.
 _MEASURED_BYTES = 2 << 20
