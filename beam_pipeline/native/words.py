@@ -1,8 +1,8 @@
-"""The compiled inner loops of counting words (words.c) and of learning merges (merges.c), called by ctypes, which releases
-Python's lock.
+"""The compiled inner loops of counting words (words.c) and of learning merges (merges.c), called by ctypes, which
+releases Python's lock.
 
-Installing the package compiles them if there is a C compiler. Without it, `words_library` returns None, and `tokenizers`
-does their work, with the same results.
+Installing the package compiles them if there is a C compiler. Without it, `words_library` returns None, and
+`tokenizers` does their work, with the same results.
 """
 
 from __future__ import annotations
@@ -161,7 +161,8 @@ def learn_merges(
         per_step: The number of merges between two yields.
 
     Yields:
-        None after each step, and at last the merges, uint32 [merges, 3]: the ids of the two tokens, and of their merger.
+        None after each step, and at last the merges, uint32 [merges, 3]: the ids of the two tokens, and of their
+        merger.
 
     Raises:
         MemoryError: If there is not enough.

@@ -1,8 +1,8 @@
 """Learning the merges of BPE and WordPiece models from counted words, as the trainers in `tokenizers` do from texts.
 
-Those accept texts only, and keep more than 100 bytes of memory for each character of different words. The compiled functions
-give the same merges, in a tenth of the memory and of the time. Without them, a text that repeats each word as often as it is
-counted goes to the trainer in `tokenizers`.
+Those accept texts only, and keep more than 100 bytes of memory for each character of different words. The compiled
+functions give the same merges, in a tenth of the memory and of the time. Without them, a text that repeats each word
+as often as it is counted goes to the trainer in `tokenizers`.
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ def learn(words: pa.Table, alphabet: Alphabet, vocab_size: int, *, compiled: boo
     """Learns merges.
 
     Args:
-        words: Counted words, see `word_counts.SCHEMA`. If the alphabet has no prefix, their bytes are written in the byte
-            alphabet; otherwise, characters that are not in the alphabet are left out.
+        words: Counted words, see `word_counts.SCHEMA`. If the alphabet has no prefix, their bytes are written in the
+            byte alphabet; otherwise, characters that are not in the alphabet are left out.
         alphabet: The tokens to begin with.
-        vocab_size: Number of tokens, those of the alphabet included. There are fewer if the words do not support as many.
+        vocab_size: Number of tokens, those of the alphabet included. There are fewer if the words do not support as
+            many.
         compiled: Whether to use the compiled functions, if there are any.
 
     Raises:
@@ -64,7 +65,7 @@ def learn(words: pa.Table, alphabet: Alphabet, vocab_size: int, *, compiled: boo
     library = native.words_library() if compiled else None
     if library is None:
         return _learn_by_tokenizers(words, alphabet, vocab_size)
-    words = words.sort_by([("count", "descending"), ("word", "ascending")])
+    words = words.take(pc.sort_indices(words, [("count", "descending"), ("word", "ascending")]))
     symbols, runs = _symbols(words, alphabet)
     steps = native.learn_merges(
         library,
@@ -89,7 +90,7 @@ def learn(words: pa.Table, alphabet: Alphabet, vocab_size: int, *, compiled: boo
 def _symbols(words: pa.Table, alphabet: Alphabet) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
     """Returns `symbols` and `runs` of `native.learn_merges` for words that are sorted by count."""
     to_ids = _ids_of_characters if alphabet.inside else _ids_of_bytes
-    sizes = pc.binary_length(words["word"]).to_numpy()
+    sizes = pc.binary_length(words["word"]).combine_chunks().to_numpy()
     symbols = np.empty(1 + len(words) + int(sizes.sum()), np.uint32)
     symbols[0] = native.BORDER
     first_symbols = np.empty(len(words), np.int64)
@@ -105,7 +106,7 @@ def _symbols(words: pa.Table, alphabet: Alphabet) -> tuple[np.ndarray, tuple[np.
         target[is_border] = native.BORDER
         target[~is_border] = ids
         end += len(target)
-    counts = words["count"].to_numpy()
+    counts = words["count"].combine_chunks().to_numpy()
     is_first = np.diff(counts, prepend=counts[:1] + 1) != 0
     return symbols[:end], (first_symbols[is_first], counts[is_first])
 

@@ -1,7 +1,7 @@
 """Training a tokenizer: counted words → the files that AutoTokenizer loads. The same counts always give the same bytes.
 
-BPE and WordPiece models learn merges, see merges.py, with the results of the trainers in `tokenizers`. Unigram models are
-trained by SentencePiece, see unigram_pieces.py.
+BPE and WordPiece models learn merges, see merges.py, with the results of the trainers in `tokenizers`. Unigram models
+are trained by SentencePiece, see unigram_pieces.py.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Counting the words of texts: what the trainers of tokenizers learn from, instead of the texts.
 
-A word is what the pre-tokenizer of the kind of tokenizer cuts out of a text: for `bpe` the matches of GPT-2's pattern, for
-`wordpiece` BERT's words and signs, for `unigram` those of `UNIGRAM_WORDS`. Different words grow far slower than the text: 10 GB
-of English have some ten million.
+A word is what the pre-tokenizer of the kind of tokenizer cuts out of a text: for `bpe` the matches of GPT-2's
+pattern, for `wordpiece` BERT's words and signs, for `unigram` those of `UNIGRAM_WORDS`. Different words grow far
+slower than the text: 10 GB of English have some ten million.
 
 Without the compiled functions, `tokenizers` finds the same words, at a twentieth of the speed.
 """
@@ -41,8 +41,8 @@ SCHEMA = pa.schema([("word", pa.large_binary()), ("count", pa.int64())])
 LONGEST_WORD = 1 << 16
 """Bytes. A longer word is counted in parts of this size: DNA, or a language without spaces, may be one word."""
 
-# Words of a Unigram model: letters, digits, or signs, with the space before them, and white space. So no piece joins two of
-# these kinds. The signs are those of ASCII and the frequent punctuation of other scripts.
+# Words of a Unigram model: letters, digits, or signs, with the space before them, and white space. So no piece joins
+# two of these kinds. The signs are those of ASCII and the frequent punctuation of other scripts.
 _SIGNS = r"!-/:-@\[-`{-~\u00a1-\u00bf\u2010-\u2027\u2030-\u205e\u3001-\u303f\uff01-\uff0f\uff1a-\uff20"
 UNIGRAM_WORDS = re.compile(rf" ?[{_SIGNS}]+| ?\d+| ?[^\s\d{_SIGNS}]+|[^\S \n]+|[ \n]+(?![^ \n])|[ \n]")
 
@@ -91,9 +91,13 @@ class WordCounter:
 
     def add(self, texts: list[str]) -> None:
         """Counts the words of texts. Lone surrogates, which UTF-8 cannot encode, are left out."""
-        for step in self._steps:
-            texts = step(texts)
-        self._counter.add([text.encode(errors="ignore") for text in texts])
+        encoded = [text.encode(errors="ignore") for text in texts]
+        if self._steps:
+            texts = [text.decode() for text in encoded]
+            for step in self._steps:
+                texts = step(texts)
+            encoded = [text.encode() for text in texts]
+        self._counter.add(encoded)
 
     @property
     def bytes(self) -> int:
@@ -101,16 +105,27 @@ class WordCounter:
         return self._counter.bytes
 
     def take(self) -> pa.Table:
-        """Returns the words and their counts, `SCHEMA`, in any order; `wordpiece` can have words twice. Then begins at 0."""
+        """Returns the words and their counts, `SCHEMA`, in any order; some may be there twice. Then begins at 0."""
         table = pa.table(list(self._counter.take()), schema=SCHEMA)
         return self._refine(table) if self._refine else table
 
 
+def no_words() -> pa.Table:
+    """Returns a table without words. (Arrow's own function for it imports pandas.)"""
+    return pa.table(list(_arrays({})), schema=SCHEMA)
+
+
 def merge(tables: Iterable[pa.Table]) -> pa.Table:
     """Adds up the counts of words, and sorts them by word."""
-    table = pa.concat_tables([SCHEMA.empty_table(), *tables])
-    summed = table.group_by("word", use_threads=False).aggregate([("count", "sum")])
-    return summed.rename_columns(["word", "count"]).select(SCHEMA.names).cast(SCHEMA).sort_by("word")
+    table = pa.concat_tables([no_words(), *tables])
+    table = table.take(pc.sort_indices(table["word"])).combine_chunks()
+    if not len(table):
+        return table
+    words, counts = table["word"].chunk(0), table["count"].chunk(0).to_numpy()
+    differs = pc.not_equal(words[1:], words[:-1]).cast(pa.uint8()).to_numpy()
+    starts = np.append(0, np.flatnonzero(differs) + 1)
+    sums = integer_array(np.add.reduceat(counts, starts))
+    return pa.table([words.take(integer_array(starts)), sums], schema=SCHEMA)
 
 
 class _PlainCounter:
@@ -159,8 +174,8 @@ def _parts(word: bytes) -> Iterator[bytes]:
 def _bert_words(lowercase: bool) -> Callable[[pa.Table], pa.Table]:
     """Returns a function that cuts strings without BERT's white space into its words.
 
-    Its normalizer changes no character depending on one beyond white space or a sign, so that strings which occur many times
-    are normalized once.
+    Its normalizer changes no character depending on one beyond white space or a sign, so that strings which occur
+    many times are normalized once.
     """
     normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     pre_tokenizer = pre_tokenizers.BertPreTokenizer()

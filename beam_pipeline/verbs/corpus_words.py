@@ -1,11 +1,11 @@
 """The counted words of a corpus, and a small sample of its documents: Beam counts, and the launcher reads the result.
 
-Each worker counts the words of the units of a bundle together, and passes them on at its end, or when they take too much
-memory. A shuffle by the word's hash adds up the counts, so they are exact. They depend neither on the bundles nor on the
-runner. The words are stored in a file for each bucket of hashes.
+Each worker counts the words of the units of a bundle together, and passes them on at its end, or when they take too
+much memory. A shuffle by the word's hash adds up the counts, so they are exact. They depend neither on the bundles
+nor on the runner. The words are stored in a file for each bucket of hashes.
 
-Costs for 10 TB of text: a unit of 32 MiB sends some 5 MB of words, 1.5 TB in total if each unit is a bundle of its own. 4096
-buckets get 0.4 GB each, and have some 10 MB of different words.
+Costs for 10 TB of text: a unit of 32 MiB sends some 5 MB of words, 1.5 TB in total if each unit is a bundle of its
+own. 4096 buckets get 0.4 GB each, and have some 10 MB of different words.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from beam_pipeline.support.errors import DataError
 from beam_pipeline.support.grouping import indices_by_key
 from beam_pipeline.support.hashing import place_hashes
 from beam_pipeline.support.progress import Address, Reporter, UnitProgress
-from beam_pipeline.tokenization.word_counts import SCHEMA, WordCounter, merge
+from beam_pipeline.tokenization.word_counts import SCHEMA, WordCounter, merge, no_words
 
 WORDS, SAMPLES = "words", "samples"
 
@@ -109,7 +109,8 @@ def build(pipeline: beam.Pipeline, job: CountJob) -> None:
 class CountWords(beam.DoFn):
     """A work unit → its words, together with those of other units of the bundle, and its sampled documents.
 
-    `WORDS`: (bucket, counted words as Arrow's stream). `SAMPLES`: (file, (unit, its documents, their bytes, sampled ones)).
+    `WORDS`: (bucket, counted words as Arrow's stream). `SAMPLES`: (file, (unit, its documents, their bytes, sampled
+    ones)).
     """
 
     def __init__(self, job: CountJob, counted_bytes: int = _COUNTED_BYTES):
@@ -220,8 +221,8 @@ class FrequentWords:
         if len(self.table) == self.different:
             return f"all {self.different:,} different words"
         return (
-            f"{len(self.table):,} of {self.different:,} different words: those that occur {self.min_count} times or more, "
-            f"{self.share:.2%} of the text's words"
+            f"{len(self.table):,} of {self.different:,} different words: those that occur {self.min_count} times or "
+            f"more, {self.share:.2%} of the text's words"
         )
 
     def to_json(self) -> dict[str, int | float]:
@@ -241,17 +242,16 @@ class CountedCorpus:
         paths = filesystem.list_folder(folder)
         self._words_paths = sorted(filter(_WORDS_FILE.search, paths))
         self.documents = self.bytes = 0
-        samples = [_SAMPLE_SCHEMA.empty_table()]
+        self.sample: list[str] = []
+        """Some documents, spread over the corpus, without the ends of long ones."""
+        not_chosen: list[str] = []
         for path in sorted(filter(_SAMPLE_FILE.search, paths)):
             sample = pa.ipc.open_stream(filesystem.read_bytes(path)).read_all()
             self.documents += int(sample.schema.metadata[b"documents"])
             self.bytes += int(sample.schema.metadata[b"bytes"])
-            samples.append(sample.replace_schema_metadata())
-        sample = pa.concat_tables(samples)
-        chosen = sample.filter(pc.equal(sample["chosen"], 1))
-        texts = (chosen if len(chosen) else sample)["text"].to_pylist()
-        self.sample = [text.decode() for text in texts]
-        """Some documents, spread over the corpus, without the ends of long ones."""
+            for text, chosen in zip(sample["text"].to_pylist(), sample["chosen"].to_pylist(), strict=True):
+                (self.sample if chosen else not_chosen).append(text.decode())
+        self.sample = self.sample or not_chosen
 
     def words(self, most_bytes: int) -> FrequentWords:
         """Returns the words that occur most often, which together have at most `most_bytes`.
@@ -263,8 +263,8 @@ class CountedCorpus:
         for table in self._tables():
             different += len(table)
             occurrences += pc.sum(table["count"]).as_py() or 0
-            counts, inverse = np.unique(table["count"].to_numpy(), return_inverse=True)
-            totals = np.bincount(inverse, weights=pc.binary_length(table["word"]).to_numpy())
+            counts, inverse = np.unique(table["count"].combine_chunks().to_numpy(), return_inverse=True)
+            totals = np.bincount(inverse, weights=pc.binary_length(table["word"]).combine_chunks().to_numpy())
             for count, total in zip(counts.tolist(), totals.tolist(), strict=True):
                 sizes[count] = sizes.get(count, 0) + int(total)
         min_count = max(sizes, default=0) + 1
@@ -274,7 +274,7 @@ class CountedCorpus:
                 break
             min_count = count
         tables = (table.filter(pc.greater_equal(table["count"], min_count)) for table in self._tables())
-        frequent = pa.concat_tables([SCHEMA.empty_table(), *tables])
+        frequent = pa.concat_tables([no_words(), *tables])
         kept = pc.sum(frequent["count"]).as_py() or 0
         return FrequentWords(frequent, different, min_count, kept / max(1, occurrences))
 

@@ -37,8 +37,8 @@ from tokenmill_reader.console.elapsed import elapsed
 
 _STAGES = [("count", "MB", 1e6)]
 
-# The most bytes of different words that a model is trained on. Learning merges takes some 15 bytes of memory for each, and
-# SentencePiece 100 and far more time.
+# The most bytes of different words that a model is trained on. Learning merges takes some 15 bytes of memory for
+# each, and SentencePiece 100 and far more time.
 _MOST_WORD_BYTES = {"bpe": 128 << 20, "wordpiece": 128 << 20, "unigram": 8 << 20}
 
 # Bytes of the sample that are tokenized to compute the bytes per token of the summary, and to measure what is lost.
