@@ -90,7 +90,7 @@ def learn(words: pa.Table, alphabet: Alphabet, vocab_size: int, *, compiled: boo
 def _symbols(words: pa.Table, alphabet: Alphabet) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
     """Returns `symbols` and `runs` of `native.learn_merges` for words that are sorted by count."""
     to_ids = _ids_of_characters if alphabet.inside else _ids_of_bytes
-    sizes = pc.binary_length(words["word"]).combine_chunks().to_numpy()
+    sizes = np.from_dlpack(pc.binary_length(words["word"]).combine_chunks())
     symbols = np.empty(1 + len(words) + int(sizes.sum()), np.uint32)
     symbols[0] = native.BORDER
     first_symbols = np.empty(len(words), np.int64)
@@ -106,7 +106,7 @@ def _symbols(words: pa.Table, alphabet: Alphabet) -> tuple[np.ndarray, tuple[np.
         target[is_border] = native.BORDER
         target[~is_border] = ids
         end += len(target)
-    counts = words["count"].combine_chunks().to_numpy()
+    counts = np.from_dlpack(words["count"].combine_chunks())
     is_first = np.diff(counts, prepend=counts[:1] + 1) != 0
     return symbols[:end], (first_symbols[is_first], counts[is_first])
 
@@ -116,13 +116,13 @@ def _ids_of_bytes(words: pa.LargeBinaryArray, alphabet: Alphabet) -> tuple[np.nd
     ids = {token: index for index, token in enumerate(alphabet.tokens)}
     ids_by_byte = np.array([ids[char] for _, char in sorted(byte_characters().items())], np.uint32)
     data = np.frombuffer(b"".join(words.to_pylist()), np.uint8)
-    return ids_by_byte[data], pc.binary_length(words).to_numpy()
+    return ids_by_byte[data], np.from_dlpack(pc.binary_length(words))
 
 
 def _ids_of_characters(words: pa.LargeBinaryArray, alphabet: Alphabet) -> tuple[np.ndarray, np.ndarray]:
     texts = words.cast(pa.large_string())
     codes = np.frombuffer("".join(texts.to_pylist()).encode("utf-32-le"), "<u4")
-    lengths = pc.utf8_length(texts).to_numpy()
+    lengths = np.from_dlpack(pc.utf8_length(texts))
     word_index = np.repeat(np.arange(len(texts)), lengths)
     ids = {token: index for index, token in enumerate(alphabet.tokens)}
     different, inverse = np.unique(codes, return_inverse=True)

@@ -214,7 +214,7 @@ def _alphabet(words: pa.Table, normalizer: normalizers.Normalizer) -> list[str]:
         texts = batch["word"].cast(pa.large_string())
         codes = np.frombuffer("".join(texts.to_pylist()).encode("utf-32-le"), "<u4")
         different, inverse = np.unique(codes, return_inverse=True)
-        weights = np.repeat(batch["count"].to_numpy(), pc.utf8_length(texts).to_numpy())
+        weights = np.repeat(np.from_dlpack(batch["count"]), np.from_dlpack(pc.utf8_length(texts)))
         sums = np.bincount(inverse, weights=weights, minlength=len(different))
         counts.update(dict(zip(map(chr, different.tolist()), map(int, sums), strict=True)))
     missing_count = _COVERAGE * counts.total()

@@ -121,8 +121,8 @@ def merge(tables: Iterable[pa.Table]) -> pa.Table:
     table = table.take(pc.sort_indices(table["word"])).combine_chunks()
     if not len(table):
         return table
-    words, counts = table["word"].chunk(0), table["count"].chunk(0).to_numpy()
-    differs = pc.not_equal(words[1:], words[:-1]).cast(pa.uint8()).to_numpy()
+    words, counts = table["word"].chunk(0), np.from_dlpack(table["count"].chunk(0))
+    differs = np.from_dlpack(pc.not_equal(words[1:], words[:-1]).cast(pa.uint8()))
     starts = np.append(0, np.flatnonzero(differs) + 1)
     sums = integer_array(np.add.reduceat(counts, starts))
     return pa.table([words.take(integer_array(starts)), sums], schema=SCHEMA)

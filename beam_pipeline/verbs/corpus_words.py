@@ -263,8 +263,10 @@ class CountedCorpus:
         for table in self._tables():
             different += len(table)
             occurrences += pc.sum(table["count"]).as_py() or 0
-            counts, inverse = np.unique(table["count"].combine_chunks().to_numpy(), return_inverse=True)
-            totals = np.bincount(inverse, weights=pc.binary_length(table["word"]).combine_chunks().to_numpy())
+            counts, inverse = np.unique(np.from_dlpack(table["count"].combine_chunks()), return_inverse=True)
+            totals = np.bincount(
+                inverse, weights=np.from_dlpack(pc.binary_length(table["word"]).combine_chunks())
+            )
             for count, total in zip(counts.tolist(), totals.tolist(), strict=True):
                 sizes[count] = sizes.get(count, 0) + int(total)
         min_count = max(sizes, default=0) + 1
@@ -273,8 +275,11 @@ class CountedCorpus:
             if most_bytes < 0:
                 break
             min_count = count
-        tables = (table.filter(pc.greater_equal(table["count"], min_count)) for table in self._tables())
-        frequent = pa.concat_tables([no_words(), *tables])
+        parts = [no_words()]
+        for table in self._tables():
+            is_frequent = np.from_dlpack(table["count"].combine_chunks()) >= min_count
+            parts.append(table.take(integer_array(np.flatnonzero(is_frequent))))
+        frequent = pa.concat_tables(parts)
         kept = pc.sum(frequent["count"]).as_py() or 0
         return FrequentWords(frequent, different, min_count, kept / max(1, occurrences))
 
