@@ -67,7 +67,7 @@ $(UV):
 # Python, must not stay.
 .venv/.ready: $(UV) requirements-dev.lock pyproject.toml $(wildcard beam_pipeline/native/*.[ch]) reader/pyproject.toml reader/tokenmill_reader/records.c
 	$(UV) pip install --quiet --python $(PIPELINE) --require-hashes -r requirements-dev.lock
-	rm -f beam_pipeline/native/_rows.* reader/tokenmill_reader/_records.*
+	rm -f beam_pipeline/native/_*.so reader/tokenmill_reader/_records.*
 	$(UV) pip install --quiet --python $(PIPELINE) --no-deps -e . -e reader
 	@touch $@
 

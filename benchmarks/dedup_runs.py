@@ -35,7 +35,7 @@ def parse_arguments(description: str, *, peer_documents: int) -> argparse.Namesp
 def train_tokenizer(corpus: Path, folder: Path) -> None:
     """Trains the tokenizer of `prepare` in `folder`."""
     train = ["--input", str(corpus), "--output", str(folder / "tokenizer"), "--model", "bpe"]
-    train += ["--vocab_size", "8000", "--sample_bytes", "5000000"]
+    train += ["--vocab_size", "8000"]
     measure([*_program("train-tokenizer"), *train], folder / "log")
 
 

@@ -42,7 +42,7 @@ def main() -> None:
         text, log = folder / "text.txt", folder / "log"
         size = write_text(args.input, text, args.megabytes * 1_000_000)
         program = [sys.executable, "-m", "beam_pipeline"]
-        vocabulary = ["--model", "bpe", "--vocab_size", "25000", "--sample_bytes", "20000000"]
+        vocabulary = ["--model", "bpe", "--vocab_size", "25000"]
         measure(
             [*program, "train-tokenizer", "--input", str(text), *vocabulary, "--output", f"{name}/tokenizer"],
             log,

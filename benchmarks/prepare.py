@@ -91,7 +91,7 @@ def compare(args: argparse.Namespace, folder: Path, text: Path, size: int, model
     """Measures `prepare` and its peers with one kind of tokenizer and prints the table."""
     program = [sys.executable, "-m", "beam_pipeline"]
     log, tokenizer = folder / "log", folder / f"tokenizer-{model}"
-    train = ["--input", str(text), "--output", str(tokenizer), "--model", model, "--sample_bytes", "10000000"]
+    train = ["--input", str(text), "--output", str(tokenizer), "--model", model]
     measure([*program, "train-tokenizer", *train, "--vocab_size", str(args.vocab_size)], log)
     common = ["--input", str(text), "--tokenizer", str(tokenizer), "--max_length", str(args.max_length)]
     results: list[tuple[str, Measured]] = []

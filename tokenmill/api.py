@@ -74,7 +74,7 @@ def annotate(config: AnnotateConfig, **beam_options: Any) -> AnnotatedCorpus:
 
 
 def train_tokenizer(config: TrainTokenizerConfig, **beam_options: Any) -> TrainedTokenizer:
-    """Trains a tokenizer on a sample of a corpus.
+    """Trains a tokenizer on the words of a corpus.
 
     Args:
         config: The options of `tokenmill train-tokenizer`.

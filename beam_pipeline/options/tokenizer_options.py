@@ -12,7 +12,6 @@ from beam_pipeline.options.option_fields import Options, option
 from beam_pipeline.options.option_values import refuse_overwrite_and_resume
 from beam_pipeline.support.errors import UsageError
 from tokenmill_reader.console.escaping import excerpt
-from tokenmill_reader.format.json_form import COUNT
 from tokenmill_reader.format.limits import SEEDS
 
 _LONGEST_SPECIAL_TOKEN = 64
@@ -21,7 +20,7 @@ _MOST_SPECIAL_TOKENS = 256
 
 @dataclass(frozen=True, kw_only=True)
 class TrainTokenizerConfig(Options):
-    """Trains a tokenizer on a seeded sample of a corpus.
+    """Trains a tokenizer on the words of a corpus, all of which are counted.
 
     Examples:
         tokenmill train-tokenizer --input 'texts/*.txt' --output tokenizer
@@ -41,7 +40,7 @@ class TrainTokenizerConfig(Options):
     model: Literal["bpe", "unigram", "wordpiece"] = option("bpe", topic="tokenizer")
     """Kind of tokenizer. bpe and unigram are byte-level: decoding gives every text again, with its white space. bpe
     adds no special tokens, like GPT-2; unigram puts <s> and </s> around a text, like RoBERTa. wordpiece is BERT's: it
-    keeps neither line breaks nor other white space, and words with characters that are rare in the sample become
+    keeps neither line breaks nor other white space, and words with characters that are rare in the text become
     [UNK]."""
     lowercase: bool = False
     """wordpiece: fold case and accents, as BERT's uncased models do."""
@@ -49,16 +48,14 @@ class TrainTokenizerConfig(Options):
     """bpe, unigram: fold each text before it is encoded: to Unicode's NFKC (such as ﬁ to fi and ½ to 1⁄2), each run of
     white space, line breaks included, to one space, and white space at the end to nothing."""
     vocab_size: int = option(25000, metavar="N", bounds=(300, 1 << 20))
-    """Number of tokens, special tokens included; fewer if the sample does not support as many."""
+    """Number of tokens, special tokens included; fewer if the text does not support as many."""
     special_tokens: tuple[str, ...] = option((), metavar="TOKEN")
     """Further special tokens, e.g. those of a chat template or of infilling. No text contains them, whatever it spells.
     They are the last of the --vocab_size tokens."""
     strict: bool = False
-    """Fail if the sample does not support --vocab_size tokens."""
-    sample_bytes: int = option(100 << 20, metavar="N", unit="MiB", bounds=(1, COUNT[-1]))
-    """Approximate size of the sample: bytes of documents, chosen by the seed."""
+    """Fail if the text does not support --vocab_size tokens."""
     seed: int = option(0, metavar="N", bounds=SEEDS)
-    """Seed of the sample, and of the shares of --mix."""
+    """Seed of the shares of --mix, and of the sample of documents that the summary describes."""
     output: str = option(topic="output", metavar="DIR", affects_bytes=False)
     """Folder for the tokenizer; AutoTokenizer loads it."""
     push_to_hub: str | None = option(None, metavar="REPO", affects_bytes=False)

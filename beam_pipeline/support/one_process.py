@@ -22,6 +22,11 @@ class TaggedOutput(NamedTuple):
     value: Any
 
 
+def at_end_of_bundle(tag: str, value: Any) -> TaggedOutput:
+    """Makes an output of `finish_bundle`."""
+    return TaggedOutput(tag, value)
+
+
 class Metrics:
     """Counters, which only the runners of Beam show: a run in one process shows its progress and a summary."""
 
@@ -44,8 +49,14 @@ class DoFn:
     def setup(self) -> None:
         """Prepares for the first element. It is not called if there is none."""
 
+    def start_bundle(self) -> None:
+        """Prepares for a bundle; here, all elements are one."""
+
     def process(self, element: Any, *side: Any) -> Iterable[Any] | None:
         raise NotImplementedError
+
+    def finish_bundle(self) -> Iterable[Any] | None:
+        """Returns further outputs, made by `at_end_of_bundle`."""
 
     def teardown(self) -> None:
         """Cleans up after the last element."""
@@ -206,9 +217,11 @@ class ParDo(PTransform):
         for element in inputs.read():
             if not is_set_up:
                 self._function.setup()
+                self._function.start_bundle()
                 is_set_up = True
             yield from self._function.process(element, *side, **named_side) or ()
         if is_set_up:
+            yield from self._function.finish_bundle() or ()
             self._function.teardown()
 
 

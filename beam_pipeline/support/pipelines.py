@@ -8,6 +8,7 @@ worker of a runner has imported it, and so has a program with a pipeline of its 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 IS_BEAM = "apache_beam" in sys.modules
 """Whether the steps are Apache Beam's."""
@@ -32,6 +33,14 @@ if IS_BEAM:
     )
     from apache_beam.metrics import Metrics
     from apache_beam.pvalue import AsIter, AsSingleton, DoOutputsTuple, PCollection, TaggedOutput
+    from apache_beam.transforms.window import GlobalWindow
+    from apache_beam.utils.windowed_value import WindowedValue
+
+    def at_end_of_bundle(tag: str, value: Any) -> TaggedOutput:
+        """Makes an output of `finish_bundle`."""
+        window = GlobalWindow()
+        return TaggedOutput(tag, WindowedValue(value, window.max_timestamp(), [window]))
+
 else:
     from beam_pipeline.support.one_process import (
         AsIter,
@@ -54,6 +63,7 @@ else:
         PTransform,
         Reshuffle,
         TaggedOutput,
+        at_end_of_bundle,
         combiners,
     )
 
@@ -79,5 +89,6 @@ __all__ = [
     "Pipeline",
     "Reshuffle",
     "TaggedOutput",
+    "at_end_of_bundle",
     "combiners",
 ]

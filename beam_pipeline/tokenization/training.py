@@ -1,57 +1,39 @@
-"""Training a tokenizer: texts → the files that AutoTokenizer loads. The same texts always give the same bytes.
+"""Training a tokenizer: counted words → the files that AutoTokenizer loads. The same counts always give the same bytes.
 
-BPE and WordPiece models are trained by `tokenizers`. There the result depends only on the word counts, if the
-trainer gets the alphabet. Unigram models are trained by SentencePiece, see unigram_pieces.py.
+BPE and WordPiece models learn merges, see merges.py, with the results of the trainers in `tokenizers`. Unigram models
+are trained by SentencePiece, see unigram_pieces.py.
 """
 
 from __future__ import annotations
 
-import functools
 import json
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tokenizers import (
-    AddedToken,
-    Regex,
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-    trainers,
-)
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from beam_pipeline.support.errors import DataError
-from beam_pipeline.tokenization import normalization
 from beam_pipeline.tokenization.byte_level import byte_characters
 from beam_pipeline.tokenization.byte_units import UNITS
 from beam_pipeline.tokenization.folder_files import CONFIG, JSON, MAP
-from beam_pipeline.tokenization.normalization import FOLD_SPACE
+from beam_pipeline.tokenization.merges import Alphabet, learn
 from beam_pipeline.tokenization.tokenizer_classes import PLAIN_CLASS
 from beam_pipeline.tokenization.tokenizer_config import added_tokens_decoder
 from beam_pipeline.tokenization.unigram_pieces import train_pieces
-
-# `tokenizers`' trainers get texts in pieces of this many characters, since they use 100 bytes of memory per character.
-_MAX_TEXT_CHARS = 1 << 16
-
-# A BPE or WordPiece token must occur at least this often in the sample.
-_MIN_FREQUENCY = 2
+from beam_pipeline.tokenization.word_counts import folding_normalizer
 
 _SUBWORD = "##"
 
-# WordPiece models know ASCII and the most frequent characters that together make up this share of the sample.
+# WordPiece models know ASCII and the most frequent characters that together make up this share of the text.
 _COVERAGE = 0.9995
 _ASCII = [chr(code) for code in range(0x21, 0x7F)]
 
-# Words that a Unigram model is trained on: letters, digits, or signs, with the space before them, and white space. So
-# no piece joins two of these kinds. The signs are those of ASCII and the frequent punctuation of other scripts.
-_SIGNS = r"!-/:-@\[-`{-~\u00a1-\u00bf\u2010-\u2027\u2030-\u205e\u3001-\u303f\uff01-\uff0f\uff1a-\uff20"
-_WORDS = re.compile(rf" ?[{_SIGNS}]+| ?\d+| ?[^\s\d{_SIGNS}]+|[^\S \n]+|[ \n]+(?![^ \n])|[ \n]")
-_BYTE_CHARACTERS = {chr(byte): char for byte, char in byte_characters().items()}
+_WORDS_PER_BATCH = 1 << 20
+_BYTE_CHARACTERS = byte_characters()
 
 # What transformers writes as `model_max_length` of a tokenizer without a limit.
 _UNLIMITED = int(1e30)
@@ -93,7 +75,7 @@ def _dump(value: Mapping) -> bytes:
 
 def train(
     model: str,
-    texts: Callable[[], Iterable[str]],
+    words: pa.Table,
     *,
     vocab_size: int,
     special_tokens: Sequence[str] = (),
@@ -105,8 +87,8 @@ def train(
 
     Args:
         model: `bpe`, `unigram` or `wordpiece`.
-        texts: Returns an iterable of the sample's documents. It may be called more than once.
-        vocab_size: Number of tokens, special tokens included. There are fewer if the sample does not support as many.
+        words: Counted words, by a `WordCounter` of the same model and options.
+        vocab_size: Number of tokens, special tokens included. There are fewer if the text does not support as many.
         special_tokens: Further special tokens, which get the last ids.
         strict: Whether that is an error.
         normalize: Whether the tokenizer normalizes text to NFKC and folds white space. Not used by `wordpiece`, which
@@ -115,19 +97,15 @@ def train(
             `wordpiece`.
 
     Raises:
-        DataError: If the sample's characters need more tokens, or with `strict`, if it supports fewer; if a special
+        DataError: If the text's characters need more tokens, or with `strict`, if it supports fewer; if a special
             token is already a token.
     """
     if model == "wordpiece":
-        trained = _train_wordpiece(texts, vocab_size, lowercase, len(special_tokens))
+        trained = _train_wordpiece(words, vocab_size, lowercase, len(special_tokens))
     else:
-        normalizer = _folding_normalizer() if normalize else None
-        normalized = map(_normalization(normalizer), texts()) if normalizer else texts()
-        trained = (_train_bpe if model == "bpe" else _train_unigram)(
-            normalized, vocab_size - len(special_tokens)
-        )
-        if normalizer:
-            trained.tokenizer.normalizer = normalizer
+        trained = (_train_bpe if model == "bpe" else _train_unigram)(words, vocab_size - len(special_tokens))
+        if normalize:
+            trained.tokenizer.normalizer = folding_normalizer()
     for token in special_tokens:
         if trained.tokenizer.token_to_id(token) is not None:
             raise DataError(
@@ -137,30 +115,13 @@ def train(
     actual_size = trained.tokenizer.get_vocab_size()
     if actual_size < vocab_size and strict:
         raise DataError(
-            f"--vocab_size {vocab_size}: the sample supports {actual_size} tokens at most; lower --vocab_size, sample "
-            "more text (--sample_bytes, --input), or omit --strict"
+            f"--vocab_size {vocab_size}: the text supports {actual_size} tokens at most; lower --vocab_size, add text "
+            "(--input), or omit --strict"
         )
     return trained
 
 
-def _folding_normalizer() -> normalizers.Normalizer:
-    """Returns a normalizer as in the tokenizers of T5, ALBERT and XLM-R."""
-    return normalizers.Sequence(
-        [
-            normalizers.NFKC(),
-            normalizers.Replace(Regex(FOLD_SPACE), " "),
-            normalizers.Strip(left=False, right=True),
-        ]
-    )
-
-
-def _normalization(normalizer: normalizers.Normalizer) -> Callable[[str], str]:
-    """Returns the function of a normalizer, which takes less memory than its own method."""
-    steps = normalization.steps(json.loads(normalizer.__getstate__()))
-    return lambda text: functools.reduce(lambda texts, step: step(texts), steps, [text])[0]
-
-
-def _train_unigram(texts: Iterable[str], vocab_size: int) -> TrainedTokenizer:
+def _train_unigram(words: pa.Table, vocab_size: int) -> TrainedTokenizer:
     """Trains a byte-level Unigram model, with `<s> … </s>` around a text.
 
     Like byte-level BPE, it represents every text byte by byte, so nothing is unknown, and decoding gives the text
@@ -168,10 +129,9 @@ def _train_unigram(texts: Iterable[str], vocab_size: int) -> TrainedTokenizer:
     is ever segmented into them.
     """
     special = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
-    words: Counter[str] = Counter()
-    for text in texts:
-        words.update(_WORDS.findall(text))
-    spelled = Counter({_in_byte_alphabet(word): count for word, count in words.items()})
+    spelled = Counter(
+        {_in_byte_alphabet(word): count for word, count in zip(*words.to_pydict().values(), strict=True)}
+    )
     pieces = train_pieces(spelled, vocab_size, len(special) - 1)[1:]  # without its unknown piece
     # No piece joins letters and signs, so none can be a special token.
     if not {piece for piece, _ in pieces}.isdisjoint(special):
@@ -194,68 +154,49 @@ def _train_unigram(texts: Iterable[str], vocab_size: int) -> TrainedTokenizer:
     return TrainedTokenizer(tokenizer, _roles(**roles, pad="<pad>", unk="<unk>", mask="<mask>"))
 
 
-def _in_byte_alphabet(word: str) -> str:
-    return "".join(map(_BYTE_CHARACTERS.__getitem__, word.encode().decode("latin-1")))
+def _in_byte_alphabet(word: bytes) -> str:
+    return "".join(map(_BYTE_CHARACTERS.__getitem__, word))
 
 
-def _train_bpe(texts: Iterable[str], vocab_size: int) -> TrainedTokenizer:
+def _train_bpe(words: pa.Table, vocab_size: int) -> TrainedTokenizer:
     """Trains a byte-level BPE model like GPT-2's. It represents every text byte by byte, so nothing is unknown.
 
     `<|endoftext|>` begins and ends documents (`prepare --append_eos` adds it). Padding has its own token, so that it is
     never mistaken for the end of a document. `<mask>` makes the tokenizer suitable for masked models, too.
     """
     special = ("<|endoftext|>", "<pad>", "<mask>")
-    tokenizer = Tokenizer(models.BPE())
+    alphabet = Alphabet(tuple(sorted(_BYTE_CHARACTERS.values())))
+    learnt = learn(words, alphabet, vocab_size - len(special))
+    tokenizer = Tokenizer(models.BPE(learnt.vocabulary, learnt.merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - len(special),
-        min_frequency=_MIN_FREQUENCY,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(_split_texts(texts), trainer)
     _add_special(tokenizer, special, mask="<mask>")
     return TrainedTokenizer(
         tokenizer, _roles(bos=special[0], eos=special[0], pad=special[1], mask=special[2])
     )
 
 
-def _train_wordpiece(
-    texts: Callable[[], Iterable[str]], vocab_size: int, lowercase: bool, further: int
-) -> TrainedTokenizer:
+def _train_wordpiece(words: pa.Table, vocab_size: int, lowercase: bool, further: int) -> TrainedTokenizer:
     """Trains a WordPiece model like BERT's, with `[CLS] … [SEP]` around a text; leaves ids for `further` tokens.
 
     As in BERT, words and signs are all that is left of a text: decoding puts spaces between them.
-
-    The trainer numbers the characters inside words in the order of a hash map, and breaks ties by these numbers.
-    Passing all of them as special tokens makes it number them in their order.
     """
     special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    alphabet = _alphabet(texts(), tokenizer.normalizer)
-    minimum = len(special) + further + 2 * len(alphabet)
+    normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    chars = _alphabet(words, normalizer)
+    minimum = len(special) + further + 2 * len(chars)
     if vocab_size < minimum:
         raise DataError(
-            f"--vocab_size {vocab_size}: too small for the characters of this sample, which together with the special "
+            f"--vocab_size {vocab_size}: too small for the characters of this text, which together with the special "
             f"tokens need {minimum}"
         )
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab_size - further,
-        min_frequency=_MIN_FREQUENCY,
-        special_tokens=[*special, *(_SUBWORD + char for char in alphabet)],
-        initial_alphabet=alphabet,
-        limit_alphabet=len(alphabet),
-        continuing_subword_prefix=_SUBWORD,
-        show_progress=False,
+    alphabet = Alphabet((*special, *(_SUBWORD + char for char in chars), *chars), _SUBWORD)
+    learnt = learn(words, alphabet, vocab_size - further)
+    result = Tokenizer(
+        models.WordPiece(learnt.vocabulary, unk_token="[UNK]", continuing_subword_prefix=_SUBWORD)
     )
-    tokenizer.train_from_iterator(_split_texts(texts()), trainer)
-    vocabulary = tokenizer.get_vocab()
-    result = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", continuing_subword_prefix=_SUBWORD))
-    result.normalizer, result.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
+    result.normalizer, result.pre_tokenizer = normalizer, pre_tokenizers.BertPreTokenizer()
     result.decoder = decoders.WordPiece(prefix=_SUBWORD)
     _add_special(result, special)
     ids = [(token, result.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
@@ -266,16 +207,16 @@ def _train_wordpiece(
     return TrainedTokenizer(result, roles, ("input_ids", "token_type_ids", "attention_mask"))
 
 
-def _alphabet(texts: Iterable[str], normalizer: normalizers.Normalizer) -> list[str]:
-    """Returns the characters of normalized words, sorted, without the rarest (see `_COVERAGE`)."""
-    raw: Counter[str] = Counter()
-    for text in texts:
-        raw.update(text)
+def _alphabet(words: pa.Table, normalizer: normalizers.Normalizer) -> list[str]:
+    """Returns the characters of words, sorted, without the rarest (see `_COVERAGE`)."""
     counts: Counter[str] = Counter()
-    for char, count in raw.items():  # the normalizer handles each character independently
-        counts.update(
-            {normalized: count for normalized in normalizer.normalize_str(char) if not normalized.isspace()}
-        )
+    for batch in words.to_batches(max_chunksize=_WORDS_PER_BATCH):
+        texts = batch["word"].cast(pa.large_string())
+        codes = np.frombuffer("".join(texts.to_pylist()).encode("utf-32-le"), "<u4")
+        different, inverse = np.unique(codes, return_inverse=True)
+        weights = np.repeat(np.from_dlpack(batch["count"]), np.from_dlpack(pc.utf8_length(texts)))
+        sums = np.bincount(inverse, weights=weights, minlength=len(different))
+        counts.update(dict(zip(map(chr, different.tolist()), map(int, sums), strict=True)))
     missing_count = _COVERAGE * counts.total()
     chars = {normalized for char in _ASCII for normalized in normalizer.normalize_str(char)}
     for char, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
@@ -283,12 +224,6 @@ def _alphabet(texts: Iterable[str], normalizer: normalizers.Normalizer) -> list[
             chars.add(char)
         missing_count -= count
     return sorted(chars)
-
-
-def _split_texts(texts: Iterable[str]) -> Iterator[str]:
-    for text in texts:
-        for start in range(0, len(text), _MAX_TEXT_CHARS):
-            yield text[start : start + _MAX_TEXT_CHARS]
 
 
 def _roles(**tokens: str) -> dict[str, str]:

@@ -190,8 +190,10 @@ class TrainedTokenizer:
     url: str | None = None
     """The commit on the hub, if it was pushed there."""
     vocab_size: int | None = None
-    sample_documents: int | None = None
-    sample_bytes: int | None = None
+    documents: int | None = None
+    """The number of documents that it was trained on."""
+    text_bytes: int | None = None
+    """Their size in UTF-8."""
     input_bytes: int | None = None
     bytes_per_token: float | None = None
     round_trip: RoundTrip | None = field(default=None, repr=False)

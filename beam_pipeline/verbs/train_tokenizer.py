@@ -1,4 +1,4 @@
-"""The verb `train-tokenizer`: trains a tokenizer. Options → plan → sample → train → folder → summary."""
+"""The verb `train-tokenizer`: trains a tokenizer. Options → plan → count words → train → folder → summary."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
+
+import pyarrow as pa
 
 from beam_pipeline import __version__
 from beam_pipeline.dataset.lock_holder import Lock
@@ -25,16 +27,19 @@ from beam_pipeline.support import filesystem
 from beam_pipeline.support.amounts import counted, megabytes
 from beam_pipeline.support.console import print_document
 from beam_pipeline.support.errors import DataError, LockLost
-from beam_pipeline.support.progress import tracked
 from beam_pipeline.tokenization import hub, tokenizer_folder
 from beam_pipeline.tokenization.library_errors import EncodingError, library_errors
-from beam_pipeline.verbs import corpus_sample
-from beam_pipeline.verbs.corpus_sample import Sample, SampleJob
+from beam_pipeline.verbs import corpus_words
+from beam_pipeline.verbs.corpus_words import CountedCorpus, CountJob
 from beam_pipeline.verbs.results import TrainedTokenizer
 from beam_pipeline.views.round_trip import measure
 from tokenmill_reader.console.elapsed import elapsed
 
-_STAGES = [("sample", "MB", 1e6)]
+_STAGES = [("count", "MB", 1e6)]
+
+# The most bytes of different words that a model is trained on. Learning merges takes some 15 bytes of memory for
+# each, and SentencePiece 100 and far more time.
+_MOST_WORD_BYTES = {"bpe": 128 << 20, "wordpiece": 128 << 20, "unigram": 8 << 20}
 
 # Bytes of the sample that are tokenized to compute the bytes per token of the summary, and to measure what is lost.
 _MEASURED_BYTES = 2 << 20
@@ -58,12 +63,11 @@ def main(argv: Sequence[str] | Parsed) -> None:
     if trained.vocab_size is None:
         print(f"{config.output} already contains this tokenizer: nothing to do")
     else:
-        sizes = f"{megabytes(trained.sample_bytes)} of {megabytes(trained.input_bytes)}"
         print(f"round trip: {trained.round_trip.describe()}, e.g. {trained.round_trip.example}")
         print(
             f"{config.model} tokenizer of {trained.vocab_size:,} tokens from "
-            f"{counted(trained.sample_documents, 'document')} ({sizes}), {trained.bytes_per_token:.2f} bytes per "
-            f"token, in {trained.seconds:.1f} s: {trained.output}"
+            f"{counted(trained.documents, 'document')} ({megabytes(trained.text_bytes)}), "
+            f"{trained.bytes_per_token:.2f} bytes per token, in {trained.seconds:.1f} s: {trained.output}"
         )
     if trained.url:
         print(f"pushed to the hub: {trained.url}")
@@ -104,41 +108,47 @@ def train_tokenizer(config: TrainTokenizerConfig, beam_args: Sequence[str]) -> T
 def _make(
     launch: Launch, held: Lock, config: TrainTokenizerConfig, planned: InputPlan, provenance: dict
 ) -> dict[str, float]:
-    """Samples the corpus, trains the tokenizer and writes it. Returns the figures of the summary."""
+    """Counts the corpus's words, trains the tokenizer and writes it. Returns the figures of the summary."""
     output, fingerprint = launch.output, held.holder.fingerprint
     staging = tokenizer_folder.staging(output, fingerprint)
     try:
         with launch.progress(_STAGES, planned.bytes) as address:
-            job = SampleJob(
+            job = CountJob(
                 folder=staging,
                 plan_path=filesystem.join(staging, "plan.jsonl"),
                 num_units=len(planned.units),
-                share=config.sample_bytes / max(1, planned.bytes),
+                input_bytes=planned.bytes,
+                model=config.model,
+                normalize=config.normalize,
+                lowercase=config.lowercase,
                 seed=config.seed,
                 read_options=config.input,
                 skip_bad=config.on_bad_record == "skip",
                 progress=address,
             )
             write_plan(job.plan_path, planned.units)
-            launch.run(lambda pipeline: corpus_sample.build(pipeline, job), held_lock=held)
-        sample = Sample(staging, job.share, config.sample_bytes)
-        if not sample.bytes:
+            launch.run(lambda pipeline: corpus_words.build(pipeline, job), held_lock=held)
+        corpus = CountedCorpus(staging)
+        if not corpus.bytes:
             raise DataError(
-                "nothing to train on: the sample has none of the documents of the input "
-                f"({counted(len(planned.files), 'file')}, {planned.bytes:,} bytes); check that the files contain text "
-                "and that --sample_bytes is large enough"
+                "nothing to train on: there are no documents in the input "
+                f"({counted(len(planned.files), 'file')}, {planned.bytes:,} bytes); check that the files contain text"
             )
+        words = corpus.words(_MOST_WORD_BYTES[config.model])
         _log.info(
-            f"training: a {config.model} model of {config.vocab_size:,} tokens on {megabytes(sample.bytes)}"
+            f"training: a {config.model} model of {config.vocab_size:,} tokens on {megabytes(corpus.bytes)}, "
+            f"{words.describe()}"
         )
-        trained = _train(config, sample)
+        trained = _train(config, words.table)
         files = trained.files()
-        bytes_per_token = _bytes_per_token(files["tokenizer.json"].decode(), sample)
-        kept = measure(files["tokenizer.json"].decode(), _spread(sample, _ROUND_TRIP_BYTES))
+        tokenizer_json = files["tokenizer.json"].decode()
+        bytes_per_token = _bytes_per_token(tokenizer_json, corpus.sample)
+        kept = measure(tokenizer_json, _spread(corpus.sample, _ROUND_TRIP_BYTES))
         record = {
             **provenance,
             "inputs": {"files": len(planned.files), "bytes": planned.bytes},
-            "sample": {"documents": sample.documents, "bytes": sample.bytes},
+            "text": {"documents": corpus.documents, "bytes": corpus.bytes},
+            "words": words.to_json(),
             "bytes_per_token": round(bytes_per_token, 4),
             "round_trip": kept.to_json(),
         }
@@ -149,12 +159,12 @@ def _make(
     size = trained.tokenizer.get_vocab_size()
     if size < config.vocab_size:
         _log.warning(
-            f"--vocab_size {config.vocab_size}: the sample supports {size:,} tokens only, so the tokenizer has no more"
+            f"--vocab_size {config.vocab_size}: the text supports {size:,} tokens only, so the tokenizer has no more"
         )
     return {
         "vocab_size": size,
-        "sample_documents": sample.documents,
-        "sample_bytes": sample.bytes,
+        "documents": corpus.documents,
+        "text_bytes": corpus.bytes,
         "input_bytes": planned.bytes,
         "bytes_per_token": round(bytes_per_token, 4),
         "round_trip": kept,
@@ -170,14 +180,14 @@ def _clear(held: Lock, output: str, fingerprint: str) -> None:
         tokenizer_folder.clear(output, fingerprint)
 
 
-def _train(config: TrainTokenizerConfig, sample: Sample):
+def _train(config: TrainTokenizerConfig, words: pa.Table):
     from beam_pipeline.tokenization import training  # imported late, since workers do not need it
 
     try:
-        with _show_progress(sample) as texts, library_errors():
+        with elapsed("training the model"), library_errors():
             return training.train(
                 config.model,
-                texts,
+                words,
                 vocab_size=config.vocab_size,
                 special_tokens=config.special_tokens,
                 strict=config.strict,
@@ -186,19 +196,6 @@ def _train(config: TrainTokenizerConfig, sample: Sample):
             )
     except EncodingError as error:
         raise DataError(f"--model {config.model}: cannot be trained on this text: {error}") from error
-
-
-@contextlib.contextmanager
-def _show_progress(sample: Sample) -> Iterator[Callable[[], Iterator[str]]]:
-    """Shows a bar while the sample's texts are read, and the time while the model is trained after that."""
-    with contextlib.ExitStack() as training:
-
-        def texts() -> Iterator[str]:
-            training.close()
-            yield from tracked(sample.texts(), sample.documents, label="count", unit="documents")
-            training.enter_context(elapsed("training the model"))
-
-        yield texts
 
 
 def _describe(config: TrainTokenizerConfig, planned: InputPlan) -> dict:
@@ -213,13 +210,13 @@ def _describe(config: TrainTokenizerConfig, planned: InputPlan) -> dict:
     }
 
 
-def _spread(sample: Sample, size: int) -> list[str]:
-    """Returns documents that are spread evenly over the sample, about `size` bytes."""
-    step = max(1, sample.bytes // size)
-    return [text for number, text in enumerate(sample.texts()) if number % step == 0]
+def _spread(texts: list[str], size: int) -> list[str]:
+    """Returns texts that are spread evenly over the sample, about `size` bytes."""
+    total = sum(len(text.encode()) for text in texts)
+    return texts[:: max(1, total // size)]
 
 
-def _bytes_per_token(tokenizer_json: str, sample: Sample) -> float:
+def _bytes_per_token(tokenizer_json: str, sample: list[str]) -> float:
     texts = _spread(sample, _MEASURED_BYTES)
     ids, _ = make_engine("hf", tokenizer_json).encode_batch(texts)
     return sum(len(text.encode()) for text in texts) / max(1, len(ids))

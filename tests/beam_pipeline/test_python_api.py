@@ -88,7 +88,7 @@ def test_estimate_writes_nothing_and_a_tokenizer_can_be_trained(corpus: Path, tm
         )
     )
     assert trained.vocab_size == 400
-    assert trained.to_json()["sample_documents"] == 1000
+    assert trained.to_json()["documents"] == 1000
     config = config_of(corpus, trained.output, tmp_path / "out")
     estimated = tokenmill.estimate(config)
     assert estimated.documents == pytest.approx(1000, rel=0.05)

@@ -17,8 +17,8 @@ from hypothesis import strategies
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from beam_pipeline.tokenization import byte_level, normalization
-from beam_pipeline.tokenization.training import train
 from benchmarks.hostile_text import ATOMS, WORDS, hard_text, hostile_text
+from tests.beam_pipeline.training import train
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 

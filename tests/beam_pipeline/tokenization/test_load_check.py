@@ -17,9 +17,9 @@ from beam_pipeline.support.errors import UsageError
 from beam_pipeline.tokenization import load_check
 from beam_pipeline.tokenization.description import describe_tokenizer
 from beam_pipeline.tokenization.load_check import check_copy
-from beam_pipeline.tokenization.training import train
 from beam_pipeline.verbs import prepare
 from tests.beam_pipeline.runs import arguments, defects
+from tests.beam_pipeline.training import train
 
 PLAIN = {"tokenizer_class": "PreTrainedTokenizerFast"}
 

@@ -20,8 +20,8 @@ from transformers import AutoTokenizer
 from beam_pipeline.engines.hf import reference_tokenizer
 from beam_pipeline.support.errors import DataError
 from beam_pipeline.tokenization.control_tokens import tokenizer_for_text
-from beam_pipeline.tokenization.training import train
 from benchmarks.hostile_text import ATOMS, RUNS
+from tests.beam_pipeline.training import train
 
 MODELS = ("unigram", "bpe", "wordpiece")
 
@@ -144,8 +144,8 @@ def test_lowercase_folds_case_and_accents():
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_more_tokens_than_the_sample_supports(model: str):
-    with pytest.raises(DataError, match=r"--vocab_size 90000: the sample supports \d+ tokens at most"):
+def test_more_tokens_than_the_text_supports(model: str):
+    with pytest.raises(DataError, match=r"--vocab_size 90000: the text supports \d+ tokens at most"):
         train(model, texts, vocab_size=90000, strict=True)
     smaller_tokenizer = train(model, texts, vocab_size=90000).tokenizer
     assert 500 < smaller_tokenizer.get_vocab_size() < 90000
@@ -175,7 +175,7 @@ def test_further_special_tokens_have_the_last_ids(model: str):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_literals_of_special_tokens_in_the_sample_are_text(model: str):
+def test_literals_of_special_tokens_in_the_corpus_are_text(model: str):
     """A web page about tokenizers may contain `<mask>`, which is neither learnt nor taken for the special token."""
     hostile_texts = ["<s> a <mask> b </s> <pad> [MASK] [CLS] <|endoftext|> <mask> <unk> [UNK]"] * 50
     tokenizer = train(model, lambda: [*TEXTS, *hostile_texts], vocab_size=500).tokenizer

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline.tokenization.training import train
 from beam_pipeline.verbs import prepare
 from tests.beam_pipeline.runs import arguments, defects
+from tests.beam_pipeline.training import train
 
 CODE = "def f(x):\n    return  x\n"
 SHORT = "half of the documents have at most"

@@ -13,9 +13,9 @@ import pytest
 from transformers import AutoTokenizer
 
 from beam_pipeline.support.errors import DataError, UsageError
-from beam_pipeline.support.hashing import place_hashes
 from beam_pipeline.tokenization.tokenizer_folder import RECORD, lock_folder
-from beam_pipeline.verbs import corpus_sample, train_tokenizer
+from beam_pipeline.tokenization.word_counts import WordCounter, merge
+from beam_pipeline.verbs import corpus_words, train_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,9 @@ def test_a_tokenizer_and_what_it_was_made_from(
     run(corpus_files, output, "--model", model)
     assert len(AutoTokenizer.from_pretrained(output)) == 400
     record = json.loads((output / RECORD).read_text())
-    assert record["sample"]["documents"] == 1500
+    assert record["text"]["documents"] == 1500
+    words = record["words"]
+    assert 0 < words["different"] == words["trained_on"] and words["share"] == 1
     assert record["config"]["model"] == model
     size = sum(path.stat().st_size for path in corpus_files.iterdir())
     assert record["inputs"] == {"files": 3, "bytes": size}
@@ -59,44 +61,64 @@ def test_a_tokenizer_and_what_it_was_made_from(
     assert [path.name for path in output.parent.iterdir()] == ["tokenizer"]  # nothing else is left
 
 
-def test_runner_and_bundling_change_nothing(corpus_files: Path, tmp_path: Path):
-    sample_options = ["--sample_bytes", "40000"]
-    run(corpus_files, tmp_path / "one", *sample_options, "--unit_bytes", "5000")
+def test_runner_and_bundling_change_nothing(
+    corpus_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    run(corpus_files, tmp_path / "one", "--unit_bytes", "5000")
     inputs = [str(corpus_files / name) for name in ("b.jsonl", "empty.txt", "a.txt", "*.txt")]
-    options = ["--input", *inputs, "--output", str(tmp_path / "two"), "--vocab_size", "400", *sample_options]
+    options = ["--input", *inputs, "--output", str(tmp_path / "two"), "--vocab_size", "400"]
     workers = ["--direct_running_mode", "multi_processing", "--direct_num_workers", "2"]
     train_tokenizer.main([*options, *workers, "--unit_bytes", "5000"])
     assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
-    run(corpus_files, tmp_path / "three", *sample_options, "--unit_bytes", "1000000")
-    assert files_of(tmp_path / "one")["tokenizer.json"] == files_of(tmp_path / "three")["tokenizer.json"]
-    run(corpus_files, tmp_path / "four", *sample_options, "--seed", "1")
-    assert files_of(tmp_path / "one")["tokenizer.json"] != files_of(tmp_path / "four")["tokenizer.json"]
+    # With many buckets, and words that are passed on after every batch.
+    monkeypatch.setattr(corpus_words, "_BYTES_PER_BUCKET", 10_000)
+    monkeypatch.setattr(corpus_words.CountWords.__init__, "__defaults__", (0,))
+    run(corpus_files, tmp_path / "three", "--unit_bytes", "1000000")
+    assert files_of(tmp_path / "one") == files_of(tmp_path / "three")
 
 
-def test_the_sample_is_a_share_of_the_documents_by_hash(tmp_path: Path):
-    """Takes about a fifth of 2000 documents, or all of them, in order and with their bytes."""
-    names, places = ["x.txt", "y.txt"], np.arange(0, 40_000, 40)
-    texts = {name: [f"{name} {place} é\n" for place in places.tolist()] for name in names}
-    for number, name in enumerate(names):
-        hashes = place_hashes("sample", 3, name, places)
-        sampled_documents = np.flatnonzero(hashes < np.uint64(int(0.4 * 2**64)))
-        record_batch = pa.record_batch(
-            [hashes[sampled_documents], [texts[name][i] for i in sampled_documents]], names=["hash", "text"]
-        )
-        record_batch = record_batch.cast(corpus_sample._SCHEMA)
-        corpus_sample.write_file((number, [(number, record_batch)]), str(tmp_path))
-    full_sample = corpus_sample.Sample(str(tmp_path), 0.4, 10**9)
-    assert 700 < full_sample.documents < 900
-    read = list(full_sample.texts())
-    assert (
-        len(read) == full_sample.documents and sum(len(text.encode()) for text in read) == full_sample.bytes
-    )
-    order = texts["x.txt"] + texts["y.txt"]
-    assert [order.index(text) for text in read] == sorted(order.index(text) for text in read)
-    # A sample that is too large is reduced to a subset of about the requested size.
-    half_sample = corpus_sample.Sample(str(tmp_path), 0.4, full_sample.bytes // 2)
-    assert 0.4 < half_sample.bytes / full_sample.bytes < 0.6
-    assert set(half_sample.texts()) < set(read)
+def test_counts_are_exact_whatever_is_passed_on(corpus_files: Path, tmp_path: Path):
+    """The words and sizes that the launcher reads are those of the texts, and a bound leaves out the rarest."""
+    texts = (corpus_files / "a.txt").read_text().splitlines()
+    expected = count(texts)
+    parts = [texts[:100], texts[100:], []]
+    streams = [corpus_words._to_stream([count(part)]) for part in parts]
+    corpus_words.write_words((3, streams), str(tmp_path))
+    sampled = pa.record_batch([[b"one", b"two"], [0, 1]], schema=corpus_words._SAMPLE_SCHEMA)
+    for file, unit in ((0, (7, 2, 6, sampled)), (1, (9, 1, 4, sampled.slice(0, 1)))):
+        corpus_words.write_sample((file, [unit]), str(tmp_path))
+    corpus = corpus_words.CountedCorpus(str(tmp_path))
+    assert (corpus.documents, corpus.bytes, corpus.sample) == (3, 10, ["two"])
+    words = corpus.words(1 << 30)
+    assert words.table.equals(expected) and (words.different, words.share) == (len(expected), 1)
+    counts = np.sort(expected["count"].to_numpy())[::-1]
+    bounded = corpus.words(2000)
+    kept = set(bounded.table["word"].to_pylist())
+    assert sum(map(len, kept)) <= 2000 and len(kept) < len(expected)
+    rarest_kept = min(bounded.table["count"].to_pylist())
+    assert rarest_kept == bounded.min_count
+    assert len(kept) == (counts >= rarest_kept).sum()
+    assert bounded.share == pytest.approx(counts[: len(kept)].sum() / counts.sum())
+    assert f"those that occur {rarest_kept} times or more" in bounded.describe()
+    assert len(corpus.words(0).table) == 0
+
+
+def count(texts: list[str]) -> pa.Table:
+    counter = WordCounter("bpe")
+    counter.add(texts)
+    return merge([counter.take()])
+
+
+def test_documents_that_are_too_long_for_the_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """No document is chosen for the summary, so the beginnings of the first ones are measured."""
+    monkeypatch.setattr(corpus_words, "_SAMPLED_BYTES", 1e-9)
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text(f"{name} long text\n" * 9)
+    options = ["--input", f"{tmp_path}/*.txt", "--document", "file", "--vocab_size", "300"]
+    train_tokenizer.main([*options, "--output", str(tmp_path / "out")])
+    record = json.loads((tmp_path / "out" / RECORD).read_text())
+    assert record["text"]["documents"] == 2 and record["round_trip"]["documents"] >= 1
+    assert record["bytes_per_token"] > 1
 
 
 def test_a_folder_in_use(corpus_files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -168,7 +190,6 @@ def test_what_a_killed_run_left_is_cleared_away(corpus_files: Path, tmp_path: Pa
     ("options", "message"),
     [
         (["--vocab_size", "299"], "must be from 300"),
-        (["--sample_bytes", "0"], "must be from 1 to"),
         (["--lowercase"], "requires --model wordpiece"),
         (["--normalize", "--model", "wordpiece"], "folds white space anyway"),
         (["--push_to_hub", "a/b/c"], "--push_to_hub a/b/c: "),
@@ -183,7 +204,7 @@ def test_wrong_options(options: list[str], message: str, corpus_files: Path, tmp
 
 def test_a_corpus_without_text(tmp_path: Path):
     (tmp_path / "blank.txt").write_text("\n \n\t\n")
-    with pytest.raises(DataError, match=r"nothing to train on: .* of the input \(1 file, 5 bytes\)"):
+    with pytest.raises(DataError, match=r"nothing to train on: .* in the input \(1 file, 5 bytes\)"):
         train_tokenizer.main(["--input", str(tmp_path / "blank.txt"), "--output", str(tmp_path / "out")])
     assert [path.name for path in tmp_path.iterdir()] == ["blank.txt"]
 
@@ -195,7 +216,7 @@ def test_bad_records(corpus_files: Path, tmp_path: Path):
     with pytest.raises(DataError, match=r"bad.jsonl, line 801 \(byte \d+\): broken JSON"):
         train_tokenizer.main(options)
     train_tokenizer.main([*options, "--on_bad_record", "skip"])
-    assert json.loads((tmp_path / "out" / RECORD).read_text())["sample"]["documents"] == 800
+    assert json.loads((tmp_path / "out" / RECORD).read_text())["text"]["documents"] == 800
 
 
 @pytest.mark.parametrize(
@@ -221,5 +242,5 @@ def test_every_run_shows_what_is_left_of_a_real_passage(
     shown = capsys.readouterr()
     assert re.search(rf"^round trip: {expected}$", shown.out, re.MULTILINE)
     # A newcomer has less text than the default vocabulary needs.
-    assert re.search(r"--vocab_size 25000: the sample supports \d+ tokens only", shown.err)
+    assert re.search(r"--vocab_size 25000: the text supports \d+ tokens only", shown.err)
     assert json.loads((tmp_path / "out" / RECORD).read_text())["round_trip"]["documents"] == 2

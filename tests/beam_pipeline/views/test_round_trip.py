@@ -7,8 +7,8 @@ import functools
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from beam_pipeline.tokenization.training import train
 from beam_pipeline.views.round_trip import keeps_text, measure
+from tests.beam_pipeline.training import train
 
 CODE = "def f(x):\n    return  x\n"
 
