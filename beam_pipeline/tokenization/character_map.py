@@ -8,7 +8,6 @@ from itertools import accumulate, pairwise
 import numpy as np
 from tokenizers.normalizers import Normalizer
 
-from beam_pipeline.engines.token_arrays import ranges
 from beam_pipeline.tokenization.characters import CODES
 
 _UNKNOWN, _IN_CONTEXT = -1, -2
@@ -71,8 +70,8 @@ class CharacterMap:
             lengths = self._lengths[codes]
         if (lengths == _IN_CONTEXT).any():
             return list(map(self._exact.normalize_str, texts))
-        mapped = self._pool[ranges(self._starts[codes], lengths.astype(np.int64))]
-        joined = mapped.tobytes().decode("utf-32-le")
         ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        positions = np.arange(ends[-1]) + np.repeat(self._starts[codes] - ends[:-1], lengths)
+        joined = self._pool[positions].tobytes().decode("utf-32-le")
         bounds = ends[list(accumulate(map(len, texts), initial=0))].tolist()
         return [joined[start:end] for start, end in pairwise(bounds)]
