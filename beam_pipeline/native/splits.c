@@ -27,12 +27,36 @@ static inline int width_at(const Matcher *matcher, int64_t at) {
     return is_single(matcher, at) ? 1 : char_size(matcher->text[at]);
 }
 
+/* The first byte at or after `place` that is no ASCII letter, or one after `end`. */
+static inline const uint8_t *end_of_letters(const uint8_t *place, const uint8_t *end) {
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    const uint64_t ones = 0x0101010101010101u, highs = 0x8080808080808080u;
+    for (; place < end; place += 8) {
+        uint64_t bytes, lower, others;
+        memcpy(&bytes, place, 8);
+        lower = (bytes | 0x20 * ones) & ~highs;
+        /* The high bit of a sum is set if the byte is at least `a`, or above `z`. */
+        others = ~((lower + (0x80 - 'a') * ones) & ~(lower + (0x7F - 'z') * ones) & ~bytes) & highs;
+        if (others) return place + (__builtin_ctzll(others) >> 3);
+    }
+#else
+    while (place < end && (uint8_t)((*place | 0x20) - 'a') < 26) place++;
+#endif
+    return place;
+}
+
 /* Where the characters of some classes end. */
 static inline int64_t end_of_run(Matcher *matcher, uint32_t classes, int64_t at) {
     const uint8_t *place = matcher->text + at, *end = matcher->text + matcher->end;
     const uint32_t *single = matcher->single;
+    int are_letters = !matcher->by_bytes && classes & matcher->splitter->letters;
     for (;; place += char_size(*place)) {
-        while (place < end && single[*place] & classes) place++;
+        if (are_letters) {
+            place = end_of_letters(place, end);
+            if (place > end) place = end;
+        } else {
+            while (place < end && single[*place] & classes) place++;
+        }
         at = place - matcher->text;
         if (place == end || is_single(matcher, at) || !(classes_of_long(matcher, at) & classes)) return at;
     }

@@ -448,6 +448,9 @@ int32_t tokenmill_words_set_block(void *models, int32_t block, const uint32_t *c
     splitter->blocks[block] = copy;
     if (block) return 1;
     memcpy(splitter->ascii, classes, 128 * sizeof(uint32_t));
+    splitter->letters = UINT32_MAX;
+    for (int32_t code = 0; code < 128; code++)
+        splitter->letters &= (uint8_t)((code | 0x20) - 'a') < 26 ? classes[code] : ~classes[code];
     for (int32_t i = 0; i < splitter->level_count; i++)
         for (int32_t code = 0; code < 128; code++)
             splitter->levels[i].candidates[code] = tokenmill_candidates(splitter, splitter->levels + i, classes[code]);

@@ -63,6 +63,7 @@ typedef struct {
     uint32_t *blocks[BLOCKS]; /* the classes of 256 characters each; NULL where they are not known yet */
     uint32_t ascii[256];      /* the classes of ASCII characters; none for other bytes */
     uint32_t bytes[256];      /* the classes of bytes */
+    uint32_t letters;         /* the classes whose ASCII characters are the letters */
 } Splitter;
 
 typedef struct {
