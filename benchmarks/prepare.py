@@ -142,7 +142,9 @@ def peers(common: list[str], folder: Path, model: str) -> list[tuple[str, list[s
     example = [*common, "--output", out, "--cache", cache, *processes]
     found = [("HF example", [sys.executable, str(PEERS / "hf_example.py"), *example])]
     is_jsonl = common[1].endswith(".jsonl")
-    if is_jsonl and model == "bpe":
+    if is_jsonl and model == "bpe" and not importlib.util.find_spec("gigatoken"):
+        print("gigatoken is not installed: Megatron-LM's fast script is skipped (pip install gigatoken)")
+    elif is_jsonl and model == "bpe":
         command = [sys.executable, str(PEERS / "megatron_fast.py"), *tokens_only]
         found.append(("Megatron-LM's fast script (tokens only)", command))
     if not is_jsonl and importlib.util.find_spec("datatrove"):

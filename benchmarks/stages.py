@@ -30,6 +30,8 @@ from beam_pipeline.dataset.encoders import encode_rows
 from beam_pipeline.dataset.sections import create_sections, open_sections, read_section
 from beam_pipeline.dataset.shards import assemble, write_shard
 from beam_pipeline.engines.documents import DocumentTokenizer
+from beam_pipeline.engines.tokenizer_parts import split_tokenizer
+from beam_pipeline.engines.word_models import make_word_model
 from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.packing import Packer
@@ -38,6 +40,7 @@ from beam_pipeline.sources import jsonl
 from beam_pipeline.sources.units import DocumentBatch, Part
 from beam_pipeline.steps.unit_rows import UnitRows
 from beam_pipeline.steps.write import MOST_THREADS
+from beam_pipeline.tokenization.control_tokens import tokenizer_for_text
 from beam_pipeline.tokenization.description import describe_tokenizer
 
 MAX_LENGTH = 512
@@ -56,7 +59,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--input", required=True, help='a jsonl file with the key "text"')
-    parser.add_argument("--tokenizer", required=True, help="a folder for which --engine auto is gigatoken")
+    parser.add_argument("--tokenizer", required=True, help="a folder with a byte-level BPE tokenizer")
     parser.add_argument("--megabytes", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3, help="reports the least of the rounds")
     parser.add_argument("--save", type=Path, help="also writes the figures to this file")
@@ -111,10 +114,9 @@ def stages(data: bytes, folder: str) -> dict[str, tuple[float, float]]:
         input_bytes=1 << 30,
     )
     ours.encode(DocumentBatch(part.name, ["a"], np.zeros(1, np.int64), np.ones(1, np.int64)))
-    import gigatoken
-
-    core = gigatoken.Tokenizer.from_json(tokenizer.json)
-    _, core_seconds = timed(lambda: [core.encode_batch(batch.texts, parallel=False) for batch in batches])
+    parsed = tokenizer_for_text(tokenizer.json, parse_special_tokens=False, control_ids=tokenizer.control_ids)
+    model = make_word_model(split_tokenizer(parsed, False), 1)
+    _, core_seconds = timed(lambda: [model.encode(batch.texts) for batch in batches])
     documents, seconds = timed(lambda: [ours.encode(batch) for batch in batches])
     found[TOKENIZE] = core_seconds, seconds
 

@@ -77,7 +77,6 @@ def measure(folder: Path, settings: Settings) -> list[str]:
     texts = read(settings.texts)
     compared = list(itertools.takewhile(_Budget(settings.compared), texts))
     equal = _compare(folder, described, engine, compared, settings)
-    engine.encode_batch(texts[:1])  # gigatoken is loaded again here if AutoTokenizer has taken much memory
     engine.fallbacks = Fallbacks()
     speed = _speed(engine, texts)
     by_hf = _speed(make_engine("hf", described.json, control_ids=described.control_ids), compared)

@@ -28,6 +28,7 @@ NOT_INSTALLED = {
     "datatrove_sentences.py",
     "datatrove_tokenizer.py",
     "llm_foundry_finetuning.py",
+    "megatron_fast.py",
     "trl_sft.py",
 }
 
