@@ -16,7 +16,7 @@ from beam_pipeline.engines.literals import Literals
 from beam_pipeline.engines.split_levels import make_splitter
 from beam_pipeline.native.words import Splitter
 from beam_pipeline.tokenization import byte_level, byte_units, normalization
-from beam_pipeline.tokenization.tokenizer_json import UnsupportedComponent
+from beam_pipeline.tokenization.tokenizer_json import BYTE_TOKENS, UnsupportedComponent
 
 UNIGRAM, WORDPIECE, BYTE_LEVEL, SENTENCEPIECE = "Unigram", "WordPiece", "byte-level BPE", "SentencePiece BPE"
 BYTE_UNIGRAM = "byte-level Unigram"
@@ -221,6 +221,12 @@ def _sentencepiece_bpe(
     model = core["model"]
     if model["ignore_merges"]:
         raise UnsupportedComponent("the BPE option ignore_merges without a pre-tokenizer that splits")
+    if model["unk_token"] is None and byte_level.missing_byte_tokens(model["vocab"]):
+        # What remains of a text around a dropped character is merged, so no cut is safe.
+        raise UnsupportedComponent("a BPE model with byte fallback that drops characters")
+    symbols = {*BYTE_TOKENS, model["unk_token"]}
+    if any(not symbols.isdisjoint(merge) for merge in model["merges"]):
+        raise UnsupportedComponent("merges of tokens that stand for bytes or unknown characters")
     normalizers, mark, uniform = _sequence(normalizer, "normalizers"), [], True
     if len(parts) == 1 and parts[0]["type"] == "Metaspace":
         scheme = parts[0]["prepend_scheme"]

@@ -23,6 +23,8 @@ from beam_pipeline.tokenization.tokenizer_json import UnsupportedComponent, prod
 _MARK = "▁"
 _MARKED = {_MARK: " "}
 
+_MOST_ID = 2**31 - 2
+
 _CONTINUING = b"\xff"  # never in UTF-8; CONTINUING in unigram.c
 
 # In `tokenizers`, the score of an unknown character is this much below the lowest score of the pieces.
@@ -49,10 +51,17 @@ def check(parts: TokenizerParts) -> None:
         )
     if parts.kind == SENTENCEPIECE and _MARK not in model["vocab"]:
         raise UnsupportedComponent(f"a BPE model without the token {_MARK}")
-    if parts.kind in (UNIGRAM, BYTE_UNIGRAM, WORDPIECE) and unknown_id(model) is None:
+    number = unknown_id(model)
+    if number is None and (model["type"] != "BPE" or model["unk_token"] is not None):
         raise UnsupportedComponent(f"a {parts.kind} model without an unknown token")
-    if parts.kind == UNIGRAM and all(piece != _MARK for piece, _ in model["vocab"]):
-        raise UnsupportedComponent(f"a Unigram model without the piece {_MARK}")
+    if model["type"] != "Unigram" and max(model["vocab"].values(), default=0) > _MOST_ID:
+        raise UnsupportedComponent(f"a token with an id above {_MOST_ID}")
+    if parts.kind == UNIGRAM:
+        if all(piece != _MARK for piece, _ in model["vocab"]):
+            raise UnsupportedComponent(f"a Unigram model without the piece {_MARK}")
+        unknown = model["vocab"][number][0]
+        if model["byte_fallback"] and _MARK in unknown:
+            raise UnsupportedComponent(f"a Unigram model with byte fallback whose unknown token is {unknown}")
 
 
 def _unigram(parts: TokenizerParts, library: ctypes.CDLL, threads: int) -> WordModel:

@@ -1,17 +1,17 @@
 /* Pre-tokenizers that split text with a regular expression, or at characters of a class.
  *
  * A pattern is a list of alternatives, of which the first one that matches counts, as in Oniguruma, which `tokenizers` uses. It
- * has been compiled to instructions (pattern.py), which a matcher with backtracking follows. What characters a class contains
+ * has been compiled to instructions (patterns.py), which a matcher with backtracking follows. What characters a class contains
  * is not known here: `tokenizers` itself is asked, for a block of 256 characters when the first of them occurs.
  */
 #include "words.h"
 
-enum { RUN, POSSESSIVE_RUN, NOT_AHEAD, FORK, JUMP, END }; /* Operation in pattern.py */
+enum { RUN, POSSESSIVE_RUN, NOT_AHEAD, FORK, JUMP, END }; /* Operation in patterns.py */
 enum { NO_MATCH = -1, NO_MAXIMUM = INT32_MAX };
 
 static uint32_t classes_of_long(Matcher *matcher, int64_t at) {
     uint32_t code = decode(matcher->text + at);
-    const uint32_t *block = matcher->splitter->blocks[code >> 8];
+    const uint32_t *block = __atomic_load_n(matcher->splitter->blocks + (code >> 8), __ATOMIC_ACQUIRE);
     if (block) return block[code & 0xFF];
     matcher->missing[code >> 8] = 1; /* the texts are encoded again */
     return 0;

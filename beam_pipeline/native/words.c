@@ -445,7 +445,7 @@ int32_t tokenmill_words_set_block(void *models, int32_t block, const uint32_t *c
     uint32_t *copy = malloc(256 * sizeof(uint32_t));
     if (!copy) return 0;
     memcpy(copy, classes, 256 * sizeof(uint32_t));
-    splitter->blocks[block] = copy;
+    __atomic_store_n(splitter->blocks + block, copy, __ATOMIC_RELEASE); /* other threads read it */
     if (block) return 1;
     memcpy(splitter->ascii, classes, 128 * sizeof(uint32_t));
     splitter->letters = UINT32_MAX;

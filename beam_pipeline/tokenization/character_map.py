@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import unicodedata
 from itertools import accumulate, pairwise
 
@@ -28,6 +29,7 @@ class CharacterMap:
         self._starts = np.zeros(CODES, np.int64)  # of what a character becomes, in `_pool`
         self._lengths = np.full(CODES, _UNKNOWN, np.int8)
         self._pool = np.empty(0, np.uint32)
+        self._lock = threading.Lock()
         self._learn(np.arange(128))
         becomes = [exact.normalize_str(chr(code)).encode() for code in range(128)]
         self._ascii = bytes(new[0] if len(new) == 1 else 0 for new in becomes)
@@ -36,16 +38,20 @@ class CharacterMap:
             raise AssertionError("an ASCII character becomes several")
 
     def _learn(self, codes: np.ndarray) -> None:
-        size, pool = len(self._pool), [self._pool]
-        for code in codes.tolist():
-            char = chr(code)
-            new = self._exact.normalize_str(char)
-            pool.append(np.frombuffer(new.encode("utf-32-le"), "<u4").astype(np.uint32))
-            self._starts[code], self._lengths[code] = size, len(new)
-            size += len(new)
-            if new and unicodedata.combining(char):
-                self._lengths[code] = _IN_CONTEXT
-        self._pool = np.concatenate(pool)
+        with self._lock:
+            codes = codes[self._lengths[codes] == _UNKNOWN]  # not those that another thread has learned
+            chars = list(map(chr, codes.tolist()))
+            becomes = list(map(self._exact.normalize_str, chars))
+            lengths = np.fromiter(map(len, becomes), np.int64, len(becomes))
+            self._starts[codes] = len(self._pool) + np.cumsum(lengths) - lengths
+            new = np.frombuffer("".join(becomes).encode("utf-32-le"), "<u4")
+            self._pool = np.concatenate([self._pool, new.astype(np.uint32)])
+            in_context = [
+                bool(new) and unicodedata.combining(char) > 0
+                for char, new in zip(chars, becomes, strict=True)
+            ]
+            # Last, since other threads map a character whose length is known.
+            self._lengths[codes] = np.where(in_context, _IN_CONTEXT, lengths)
 
     def __call__(self, texts: list[str]) -> list[str]:
         """Returns the normalized texts."""

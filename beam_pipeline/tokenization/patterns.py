@@ -23,10 +23,12 @@ from beam_pipeline.tokenization.tokenizer_json import UnsupportedComponent
 NO_MAXIMUM = 2**31 - 1  # in splits.c, too
 _MOST_CLASSES = _MOST_ALTERNATIVES = 32
 
-# Sequences of letters that single characters match if case is ignored, such as "ß" for "ss".
-_FOLDED = re.compile("ss|ff|fi|fl|st", re.IGNORECASE)
+# Where case is ignored, single characters match some sequences, such as "ß" for "ss", and the other way round. Groups
+# do not separate a sequence. Classes with escapes, and repeated letters, may contain one.
+_FOLDED = re.compile(r"ss|ff|fi|fl|st|[{\\]|[^\x00-\x7f]", re.IGNORECASE)
+_GROUPING = re.compile(r"\(\?i?:|[()]")
 
-_QUANTIFIER = re.compile(r"([?*+])(\+)?|\{(\d+)(?:(,)(\d*))?\}")
+_QUANTIFIER = re.compile(r"([?*+])(\+)?|\{([0-9]+)(?:(,)([0-9]*))?\}")
 _CLASS_ESCAPE = re.compile(r"\\(?:[pP]\{[^}]*\}|[sSdDwW]|[rntfv]|[^0-9A-Za-z])", re.DOTALL)
 
 
@@ -108,7 +110,10 @@ class Program:
         Raises:
             UnsupportedComponent: If it has other constructs, or can match nothing.
         """
-        branches = _Parser(pattern).parse()
+        try:
+            branches = _Parser(pattern).parse()
+        except RecursionError as error:
+            raise UnsupportedComponent(f"the pattern {pattern}, with hundreds of nested groups") from error
         if len(branches) > _MOST_ALTERNATIVES:
             raise UnsupportedComponent(
                 f"the pattern {pattern}, with more than {_MOST_ALTERNATIVES} alternatives"
@@ -225,22 +230,32 @@ def _never_shrinks(run: _Run, rest: Sequence[_Node]) -> bool:
         return False
     first, second = run.character_class, following.character_class
     for single, other in ((first, second), (second, first)):
-        if len(single.expression) == 1:
+        if len(single.expression) == 1 and single.expression != ".":
             return not other.contains([single.expression])[0]
     excluded, included = _members(first.expression), _members(second.expression)
-    return "^" in excluded[:1] and "^" not in included[:1] and {*included} <= {*excluded[1:]}
+    return "^" in excluded[:1] and bool(included) and {*included} <= {*excluded[1:]}
+
+
+_MEMBER = re.compile(r"\\[pP]\{[^}]*\}|\\[sSdDwWrntfv]|[^\\\[\]^.&-](?:-[^\\\[\]])?")
 
 
 def _members(expression: str) -> list[str]:
-    """Returns the parts of a class; "^" first if it is the complement.
+    """Returns the parts of a class; "^" first if it is the complement; nothing if it has others than the usual parts.
 
-    >>> _members(r"[^\\r\\n\\p{L}0-9]"), _members(r"\\p{L}")
-    (['^', '\\\\r', '\\\\n', '\\\\p{L}', '0-9'], ['\\\\p{L}'])
+    >>> _members(r"[^\\r\\n\\p{L}0-9]"), _members(r"\\p{L}"), _members(r"[a-z&&[^b]]")
+    (['^', '\\\\r', '\\\\n', '\\\\p{L}', '0-9'], ['\\\\p{L}'], [])
     """
-    inner = expression[1:-1] if expression.startswith("[") else expression
-    if re.search(r"(?<!\\)(\[|&&)", inner):
-        return [expression]
-    return re.findall(r"\\[pP]\{[^}]*\}|\\.|[^\\]-[^\\]|.", inner, re.DOTALL)
+    is_set = expression.startswith("[")
+    inner = expression[1:-1] if is_set else expression
+    members = ["^"] if is_set and inner.startswith("^") else []
+    at = len(members)
+    while at < len(inner):
+        match = _MEMBER.match(inner, at)
+        if match is None:
+            return []
+        members.append(match[0])
+        at = match.end()
+    return members
 
 
 class _Parser:
@@ -273,7 +288,7 @@ class _Parser:
                 branches.append([])
             else:
                 branches[-1].append(self._node(ignores_case))
-        if ignores_case and _FOLDED.search(self._pattern[start : self._at]):
+        if ignores_case and _FOLDED.search(_GROUPING.sub("", self._pattern[start : self._at])):
             raise self._unsupported()
         return branches
 
@@ -316,7 +331,14 @@ class _Parser:
             expression = self._pattern[start]
         else:
             raise self._unsupported()
-        return CharacterClass("regex", f"(?i:{expression})" if ignores_case else expression)
+        if ignores_case:
+            expression = f"(?i:{expression})"
+        try:
+            Regex(expression)
+        except Exception as error:  # no subclass is raised
+            # The class ends elsewhere, as that of "[]a]".
+            raise self._unsupported() from error
+        return CharacterClass("regex", expression)
 
     def _quantifier(self) -> tuple[int, int, bool] | None:
         match = _QUANTIFIER.match(self._pattern, self._at)
@@ -331,6 +353,6 @@ class _Parser:
             return minimum, maximum, possessive is not None
         minimum = int(least)
         maximum = minimum if not comma else int(most) if most else NO_MAXIMUM
-        if not maximum:
+        if not maximum or minimum > maximum:  # `{3,2}` is possessive
             raise self._unsupported()
         return minimum, maximum, False

@@ -102,6 +102,21 @@ def test_random_patterns_split_like_those_of_tokenizers() -> None:
     assert supported > 150
 
 
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        (".+a", "xxa"),
+        ("[^.]+.", "xy"),
+        (r"[^\x41-\x43]+[4]", "x4"),
+        (r"[^\t-\r]+[-]", "x-"),
+    ],
+)
+def test_runs_give_back_what_the_class_after_them_needs(pattern: str, text: str) -> None:
+    tokenizer_json = with_pieces(tokenizer_with(pattern, "removed", True), [text])
+    ids, _ = make_engine("native", tokenizer_json).encode_batch([text])
+    assert ids.tolist() == Tokenizer.from_str(tokenizer_json).encode(text).ids
+
+
 @pytest.mark.parametrize("patterns", PATTERNS, ids=range(len(PATTERNS)))
 def test_patterns_of_models_split_hostile_text_like_tokenizers(patterns: tuple[str, ...]) -> None:
     rng = random.Random(1)
@@ -137,6 +152,8 @@ def test_patterns_of_models_split_hostile_text_like_tokenizers(patterns: tuple[s
             "(?i:ss)",
         ),
         *("(a", "a)", "[a", "a{0}", "(?!ab)", "*", ".*+"),
+        *("(?i:s(?:t))", "(?i:s{2})", "(?i:ß)", r"(?i:[\p{L}])"),  # match "ﬆ" or "ss"
+        *("[]a]", r"[\c]]", "a{3,2}", "a{٣}", "(?:" * 2000 + "a" + ")" * 2000),
     ],
 )
 def test_other_patterns_are_refused(pattern: str) -> None:
