@@ -77,4 +77,5 @@ def _splits(part: Mapping) -> list[_Split]:
         expression = pattern if pattern_kind == "Regex" else literal(pattern)
         removes = part["behavior"] == "Removed"
         return [("", not removes or part["invert"], not (removes and part["invert"]), expression, 0)]
-    raise UnsupportedComponent(f"the pre-tokenizer {json.dumps(part, ensure_ascii=False)}")
+    description = kind if len(part) == 1 else json.dumps(part, ensure_ascii=False)
+    raise UnsupportedComponent(f"the pre-tokenizer {description}")

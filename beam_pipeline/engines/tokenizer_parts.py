@@ -19,7 +19,7 @@ from beam_pipeline.tokenization import byte_level, byte_units, normalization
 from beam_pipeline.tokenization.tokenizer_json import BYTE_TOKENS, UnsupportedComponent
 
 UNIGRAM, WORDPIECE, BYTE_LEVEL, SENTENCEPIECE = "Unigram", "WordPiece", "byte-level BPE", "SentencePiece BPE"
-BYTE_UNIGRAM = "byte-level Unigram"
+BYTE_UNIGRAM, WORD_BPE = "byte-level Unigram", "BPE"
 
 # Where a normalized text can be cut, by the kind of tokenizer.
 # Unigram: before every space, which is part of the word after it. (Only here the character before it does not matter.)
@@ -117,11 +117,18 @@ def _normalized_literals(
 
 def _unigram(core: dict) -> TokenizerParts:
     normalizer = core["normalizer"]
-    mark = []
     parts = _sequence(core["pre_tokenizer"], "pretokenizers")
     if parts == byte_units.PARTS:
         core["normalizer"] = None
         return TokenizerParts(BYTE_UNIGRAM, core, core, byte_units.CUTS, normalization.steps(normalizer))
+    return _marked_words(UNIGRAM, core, parts, normalizer)
+
+
+def _marked_words(
+    kind: str, core: dict, parts: Sequence[Mapping], normalizer: Mapping | None
+) -> TokenizerParts:
+    """Returns the parts of a tokenizer whose words begin with marks."""
+    mark = []
     if len(parts) == 2 and parts[0]["type"] == "WhitespaceSplit":
         if parts[1].get("prepend_scheme") != "always":
             raise UnsupportedComponent(
@@ -141,7 +148,7 @@ def _unigram(core: dict) -> TokenizerParts:
         )
     core.update(normalizer=None, pre_tokenizer=metaspace)
     steps = normalization.steps(normalizer)
-    return TokenizerParts(UNIGRAM, core, core, _BEFORE_SPACE, steps, mark, uniform=not marks_first_only)
+    return TokenizerParts(kind, core, core, _BEFORE_SPACE, steps, mark, uniform=not marks_first_only)
 
 
 def _mark_words(texts: list[str]) -> list[str]:
@@ -188,15 +195,21 @@ def _wordpiece(core: dict) -> TokenizerParts:
 
 def _bpe(core: dict, *, has_normalized_tokens: bool) -> TokenizerParts:
     model, normalizer = core["model"], core["normalizer"]
-    for option in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
+    for option in ("dropout", "continuing_subword_prefix"):
         if model.get(option):
             raise UnsupportedComponent(f"the BPE option {option} = {model[option]!r}")
+    if model["byte_fallback"] and model["end_of_word_suffix"]:
+        raise UnsupportedComponent("the BPE option end_of_word_suffix with byte fallback")
     parts = _sequence(core["pre_tokenizer"], "pretokenizers")
     core["normalizer"] = None
-    if model.get("byte_fallback") and not byte_level.never_falls_back(parts, model["vocab"]):
+    if parts and parts[-1]["type"] == "Metaspace" and parts[-1].get("split", True):
+        return _marked_words(WORD_BPE, core, parts, normalizer)
+    if model["byte_fallback"] and not byte_level.never_falls_back(parts, model["vocab"]):
         return _sentencepiece_bpe(core, parts, normalizer, has_normalized_tokens)
     steps = normalization.steps(normalizer)
     byte_levels = [part for part in parts if part["type"] == "ByteLevel"]
+    if not byte_levels and parts:
+        return TokenizerParts(WORD_BPE, core, core, None, steps, splitter=make_splitter(parts))
     if len(byte_levels) != 1:
         raise UnsupportedComponent(f"the pre-tokenizer {_type_names(parts)}")
     has_prefix_space = byte_levels[0]["add_prefix_space"]
@@ -219,8 +232,9 @@ def _sentencepiece_bpe(
     core: dict, parts: Sequence[Mapping], normalizer: Mapping | None, has_normalized_tokens: bool
 ) -> TokenizerParts:
     model = core["model"]
-    if model["ignore_merges"]:
-        raise UnsupportedComponent("the BPE option ignore_merges without a pre-tokenizer that splits")
+    for option in ("ignore_merges", "end_of_word_suffix"):
+        if model[option]:
+            raise UnsupportedComponent(f"the BPE option {option} without a pre-tokenizer that splits")
     if model["unk_token"] is None and byte_level.missing_byte_tokens(model["vocab"]):
         # What remains of a text around a dropped character is merged, so no cut is safe.
         raise UnsupportedComponent("a BPE model with byte fallback that drops characters")

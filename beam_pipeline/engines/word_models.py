@@ -11,6 +11,7 @@ from beam_pipeline.engines.tokenizer_parts import (
     BYTE_UNIGRAM,
     SENTENCEPIECE,
     UNIGRAM,
+    WORD_BPE,
     WORDPIECE,
     TokenizerParts,
     characters_before_marks,
@@ -21,7 +22,6 @@ from beam_pipeline.tokenization.byte_level import BYTE_TOKENS, byte_characters
 from beam_pipeline.tokenization.tokenizer_json import UnsupportedComponent, product, read_scores, unknown_id
 
 _MARK = "▁"
-_MARKED = {_MARK: " "}
 
 _MOST_ID = 2**31 - 2
 
@@ -38,7 +38,13 @@ def make_word_model(parts: TokenizerParts, threads: int) -> WordModel:
         UnsupportedComponent: If it is not supported. `check` raises the same.
     """
     check(parts)
-    makers = {UNIGRAM: _unigram, BYTE_UNIGRAM: _unigram, WORDPIECE: _wordpiece, SENTENCEPIECE: _bpe}
+    makers = {
+        UNIGRAM: _unigram,
+        BYTE_UNIGRAM: _unigram,
+        WORDPIECE: _wordpiece,
+        SENTENCEPIECE: _bpe,
+        WORD_BPE: _bpe,
+    }
     return makers.get(parts.kind, _byte_level_bpe)(parts, rows_library(), threads)
 
 
@@ -49,7 +55,8 @@ def check(parts: TokenizerParts) -> None:
         raise UnsupportedComponent(
             "this installation has no compiled code; install it where there is a C compiler"
         )
-    if parts.kind == SENTENCEPIECE and _MARK not in model["vocab"]:
+    at_marks = parts.kind == SENTENCEPIECE or (parts.kind == WORD_BPE and parts.splitter is None)
+    if at_marks and _MARK not in model["vocab"]:
         raise UnsupportedComponent(f"a BPE model without the token {_MARK}")
     number = unknown_id(model)
     if number is None and (model["type"] != "BPE" or model["unk_token"] is not None):
@@ -72,13 +79,11 @@ def _unigram(parts: TokenizerParts, library: ctypes.CDLL, threads: int) -> WordM
     numbers = {
         piece: number for number, (piece, _) in enumerate(vocab)
     }  # of equal pieces the last one counts
-    # "first" is like "always" for texts without added tokens.
-    has_prefix = not is_byte_level and parts.core["pre_tokenizer"]["prepend_scheme"] != "never"
     model = WordModel(
         library,
         Kind.UNIGRAM,
         Cut.UNITS if is_byte_level else Cut.AT_MARKS,
-        has_prefix=has_prefix,
+        has_prefix=not is_byte_level and _has_prefix(parts),
         unknown_id=parts.core["model"]["unk_id"],
         unknown_score=min(scores) - _UNKNOWN_PENALTY,
         byte_ids=_byte_ids(numbers, parts.core["model"]["byte_fallback"]),
@@ -107,19 +112,30 @@ def _wordpiece(parts: TokenizerParts, library: ctypes.CDLL, threads: int) -> Wor
 
 
 def _bpe(parts: TokenizerParts, library: ctypes.CDLL, threads: int) -> WordModel:
-    core = parts.core["model"]
+    core, splitter = parts.core["model"], parts.splitter
+    vocab = core["vocab"]
+    at_marks = parts.kind == WORD_BPE and splitter is None
     model = WordModel(
         library,
         Kind.BPE,
-        Cut.BETWEEN_TOKENS,
+        Cut.SPLITS if splitter else Cut.AT_MARKS if at_marks else Cut.BETWEEN_TOKENS,
+        has_prefix=at_marks and _has_prefix(parts),
         unknown_id=unknown_id(core),
         fuses_unknown=core["fuse_unk"],
-        byte_ids=_byte_ids(core["vocab"], core["byte_fallback"]),
+        byte_ids=_byte_ids(vocab, core["byte_fallback"]),
         threads=threads,
     )
-    tokens = ((_MARKED.get(token, token), number) for token, number in core["vocab"].items() if token != " ")
-    symbols = {ord(token): number for token, number in tokens if len(token) == 1}
-    model.add_merges(symbols, _merges(core), sorted(characters_before_marks(core["vocab"])))
+    if splitter:
+        spelled = vocab
+        model.add_splitter(splitter)
+    else:
+        spelled = {token.replace(_MARK, " "): number for token, number in vocab.items() if " " not in token}
+    before_marks = [] if parts.kind == WORD_BPE else sorted(characters_before_marks(vocab))
+    model.add_merges(_symbols(spelled), _merges(core, with_spaces=splitter is not None), before_marks)
+    if core["end_of_word_suffix"]:
+        model.add_last_symbols(_symbols(_without_suffix(spelled, core["end_of_word_suffix"])))
+    if core["ignore_merges"]:
+        model.add_pieces({token.encode(): (number, 0.0) for token, number in spelled.items()})
     return model
 
 
@@ -128,7 +144,9 @@ def _byte_level_bpe(parts: TokenizerParts, library: ctypes.CDLL, threads: int) -
     options = {"unknown_id": unknown_id(core), "fuses_unknown": core["fuse_unk"], "threads": threads}
     model = WordModel(library, Kind.BYTE_BPE, Cut.SPLITS, **options)
     vocab = core["vocab"]
-    model.add_merges({byte: vocab[char] for char, byte in _BYTES.items() if char in vocab}, _merges(core))
+    model.add_merges(_bytes_among(vocab), _merges(core, with_spaces=True))
+    if core["end_of_word_suffix"]:
+        model.add_last_symbols(_bytes_among(_without_suffix(vocab, core["end_of_word_suffix"])))
     if core["ignore_merges"]:
         spelled = ((_bytes_of_alphabet(token), number) for token, number in vocab.items())
         model.add_pieces({token: (number, 0.0) for token, number in spelled if token is not None})
@@ -136,13 +154,33 @@ def _byte_level_bpe(parts: TokenizerParts, library: ctypes.CDLL, threads: int) -
     return model
 
 
-def _merges(core: Mapping) -> np.ndarray:
-    """Returns the ids of each merge: uint32 [merges, 3]. No text contains a token with a space."""
+def _has_prefix(parts: TokenizerParts) -> bool:
+    # "first" is like "always" for texts without added tokens.
+    return parts.core["pre_tokenizer"]["prepend_scheme"] != "never"
+
+
+def _symbols(vocab: Mapping[str, int]) -> dict[int, int]:
+    return {ord(token): number for token, number in vocab.items() if len(token) == 1}
+
+
+def _bytes_among(vocab: Mapping[str, int]) -> dict[int, int]:
+    return {byte: vocab[char] for char, byte in _BYTES.items() if char in vocab}
+
+
+def _without_suffix(vocab: Mapping[str, int], suffix: str) -> dict[str, int]:
+    return {token.removesuffix(suffix): number for token, number in vocab.items() if token.endswith(suffix)}
+
+
+def _merges(core: Mapping, *, with_spaces: bool) -> np.ndarray:
+    """Returns the ids of each merge: uint32 [merges, 3].
+
+    Where marks are spaces, no text contains a token with a space.
+    """
     vocab = core["vocab"]
     merges = [
         (vocab[left], vocab[right], vocab[product(core, (left, right))])
         for left, right in core["merges"]
-        if " " not in left and " " not in right
+        if with_spaces or (" " not in left and " " not in right)
     ]
     return np.array(merges, np.uint32).reshape(-1, 3)
 

@@ -32,7 +32,8 @@ static int64_t first_symbols(const Model *model, const uint8_t *word, int64_t si
     int is_unknown = 0; /* whether an unknown token is still to be written */
     for (int64_t i = 0, width; i < size; i += width) {
         width = model->kind == BYTE_BPE ? 1 : char_size(word[i]);
-        int32_t symbol = model->symbols[model->kind == BYTE_BPE ? word[i] : decode(word + i)];
+        const int32_t *symbols = model->last_symbols && i + width == size ? model->last_symbols : model->symbols;
+        int32_t symbol = symbols[model->kind == BYTE_BPE ? word[i] : decode(word + i)];
         int64_t known = symbol ? width : 0;
         while (known < width && model->byte_ids[word[i + known]] >= 0) known++;
         if (known == width && !symbol) {

@@ -373,6 +373,7 @@ void tokenmill_words_free_model(void *models) {
     free(model->merges);
     free(model->likely);
     free(model->symbols);
+    free(model->last_symbols);
     free(model->before);
     if (model->splitter) {
         for (int i = 0; i < BLOCKS; i++) free(model->splitter->blocks[i]);
@@ -406,18 +407,29 @@ int32_t tokenmill_words_add_pieces(void *models, const uint8_t *pieces, const in
     return (model->nodes = tokenmill_build_trie(pieces, ends, ids, scores, count)) != NULL;
 }
 
+static int32_t *make_symbols(const Model *model, const uint32_t *characters, const uint32_t *ids, int64_t count) {
+    int32_t *symbols = calloc(model->kind == BYTE_BPE ? 256 : 0x110000, sizeof(int32_t));
+    for (int64_t i = 0; symbols && i < count; i++) symbols[characters[i]] = (int32_t)ids[i] + 1;
+    return symbols;
+}
+
+/* Adds other ids of characters, or bytes, at the end of a word. */
+int32_t tokenmill_words_add_last_symbols(void *models, const uint32_t *characters, const uint32_t *ids, int64_t count) {
+    Model *model = models;
+    return (model->last_symbols = make_symbols(model, characters, ids, count)) != NULL;
+}
+
 /* Adds the ids of single characters, or bytes, and merges (left, right, product) in the order of their ranks; of equal pairs the
  * last one counts. */
 int32_t tokenmill_words_add_merges(void *models, const uint32_t *characters, const uint32_t *ids, int64_t count,
                                    const uint32_t *merges, int64_t merge_count, const uint32_t *before,
                                    int64_t before_count) {
     Model *model = models;
-    model->symbols = calloc(model->kind == BYTE_BPE ? 256 : 0x110000, sizeof(int32_t));
+    model->symbols = make_symbols(model, characters, ids, count);
     model->before = malloc((size_t)(before_count + 1) * sizeof(uint32_t));
     if (!model->symbols || !model->before) return 0;
     memcpy(model->before, before, (size_t)before_count * sizeof(uint32_t));
     model->before_count = before_count;
-    for (int64_t i = 0; i < count; i++) model->symbols[characters[i]] = (int32_t)ids[i] + 1;
     return tokenmill_set_merges(model, merges, merge_count);
 }
 

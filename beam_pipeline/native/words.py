@@ -159,6 +159,13 @@ class WordModel:
             )
         )
 
+    def add_last_symbols(self, symbols: Mapping[int, int]) -> None:
+        """Adds the ids that characters, by their code points, or bytes have at the end of a word."""
+        codes = np.fromiter(symbols.keys(), np.uint32, len(symbols))
+        ids = np.fromiter(symbols.values(), np.uint32, len(symbols))
+        arguments = (codes.ctypes.data, ids.ctypes.data, len(symbols))
+        _require(self._library.tokenmill_words_add_last_symbols(self._model, *arguments))
+
     def add_splitter(self, splitter: Splitter) -> None:
         """Makes the model split texts with these levels."""
         levels = np.array(
@@ -240,6 +247,7 @@ def declare(library: ctypes.CDLL) -> None:
         "model": (pointer, (int32, int32, int32, int32, int64, double, int64, pointer)),
         "add_pieces": (int32, (pointer, ctypes.c_char_p, pointer, pointer, pointer, int64)),
         "add_merges": (int32, (pointer, pointer, pointer, int64, pointer, int64, pointer, int64)),
+        "add_last_symbols": (int32, (pointer, pointer, pointer, int64)),
         "add_splitter": (int32, (pointer, pointer, int32, pointer, int64, pointer, int64, pointer)),
         "set_block": (int32, (pointer, int32, pointer)),
         "state": (pointer, (pointer,)),
