@@ -341,6 +341,7 @@ def test_an_engine_that_cannot_says_why(
         ("wordpiece", {"normalizer": {"clean_text": False}}),
         ("wordpiece", {"normalizer": {"lowercase": True, "strip_accents": False}}),
         ("wordpiece", {"model": {"max_input_chars_per_word": 5, "continuing_subword_prefix": "#"}}),
+        ("wordpiece", {"model": {"max_input_chars_per_word": 2**63}}),
         ("bpe", {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [PUNCTUATION, PLAIN_BYTES]}}),
         ("bpe", {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [WHITE, DIGITS, PLAIN_BYTES]}}),
         ("bpe", {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [LETTERS_ONLY, PLAIN_BYTES]}}),
