@@ -96,7 +96,7 @@ def _unigram(parts: TokenizerParts, library: ctypes.CDLL, threads: int) -> WordM
 
 def _wordpiece(parts: TokenizerParts, library: ctypes.CDLL, threads: int) -> WordModel:
     core = parts.core["model"]
-    most = core["max_input_chars_per_word"]
+    most = min(core["max_input_chars_per_word"], 2**63 - 1)
     options = {"unknown_id": unknown_id(core), "most_chars": most, "threads": threads}
     model = WordModel(library, Kind.WORDPIECE, Cut.SPLITS, **options)
     prefix = core["continuing_subword_prefix"]

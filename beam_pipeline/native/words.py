@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
+
+from beam_pipeline.support.locks import ForkableLock
 
 _READ_BEYOND = 16  # bytes that are read after the texts, and do not matter
 _BLOCKS = 0x1100  # BLOCKS in words.h
@@ -98,11 +99,11 @@ class WordModel:
     ):
         self._library = library
         self._process = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = ForkableLock()
         self._pool: ThreadPoolExecutor | None = None
         self._splitter: Splitter | None = None
         self._known_blocks: set[int] = set()
-        self._blocks_lock = threading.Lock()
+        self._blocks_lock = ForkableLock()
         self._states: list[int] = []
         ids_of_bytes = np.array(byte_ids, np.int64)
         self._model = library.tokenmill_words_model(
@@ -116,14 +117,18 @@ class WordModel:
             ids_of_bytes.ctypes.data,
         )
         _require(self._model)
-        for _ in range(threads):
-            self._states.append(library.tokenmill_words_state(self._model))
-            _require(self._states[-1])
+        self._add_states(threads)
 
     def __del__(self):
         for state in getattr(self, "_states", ()):
             self._library.tokenmill_words_free_state(state)
         self._library.tokenmill_words_free_model(getattr(self, "_model", None))
+
+    def _add_states(self, count: int) -> None:
+        for _ in range(count):
+            state = self._library.tokenmill_words_state(self._model)
+            _require(state)
+            self._states.append(state)
 
     def add_pieces(self, pieces: Mapping[bytes, tuple[int, float]]) -> None:
         """Adds pieces, with the id and the score of each."""
@@ -198,6 +203,12 @@ class WordModel:
         shares = min(len(self._states), 1 + len(data) // _BYTES_PER_THREAD)
         bounds = np.searchsorted(ends, len(data) * np.arange(1, shares) // shares).tolist()
         with self._lock:  # a state serves one call at a time
+            if (
+                self._lock.was_interrupted
+            ):  # the states are those of calls that a fork ended; they are left as they are
+                count, self._states = len(self._states), []
+                self._add_states(count)
+                self._lock.was_interrupted = False
             if shares == 1:
                 return self._encode(self._states[0], data, 0, ends)
             if self._pool is None or self._process != os.getpid():  # a fork has no threads

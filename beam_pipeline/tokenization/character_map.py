@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import unicodedata
 from itertools import accumulate, pairwise
 
 import numpy as np
 from tokenizers.normalizers import Normalizer
 
+from beam_pipeline.support.locks import ForkableLock
 from beam_pipeline.tokenization.characters import CODES
 
 _UNKNOWN, _IN_CONTEXT = -1, -2
@@ -29,7 +29,7 @@ class CharacterMap:
         self._starts = np.zeros(CODES, np.int64)  # of what a character becomes, in `_pool`
         self._lengths = np.full(CODES, _UNKNOWN, np.int8)
         self._pool = np.empty(0, np.uint32)
-        self._lock = threading.Lock()
+        self._lock = ForkableLock()
         self._learn(np.arange(128))
         becomes = [exact.normalize_str(chr(code)).encode() for code in range(128)]
         self._ascii = bytes(new[0] if len(new) == 1 else 0 for new in becomes)

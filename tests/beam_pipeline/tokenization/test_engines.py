@@ -8,8 +8,10 @@ import json
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -95,6 +97,35 @@ def test_threads_of_the_native_engine_give_the_ids_of_one(
         if not child:
             os._exit(encode(engine, hostile_texts) != expected)
         assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork while another thread runs
+def test_a_process_forked_while_a_thread_encodes_can_encode(make_tokenizer: Callable[[str], str]):
+    engine = make_engine("native", make_tokenizer("wordpiece"))
+    expected = encode(engine, ["the text"])
+    has_begun, may_end = threading.Event(), threading.Event()
+    model = engine._model
+    encode_words = model._encode
+
+    def wait(*arguments):
+        has_begun.set()
+        may_end.wait()
+        return encode_words(*arguments)
+
+    model._encode = wait
+    thread = threading.Thread(target=engine.encode_batch, args=(["another text"],))
+    thread.start()
+    has_begun.wait()
+    model._encode = encode_words
+    child = os.fork()
+    if not child:
+        signal.alarm(20)  # instead of waiting forever
+        os._exit(encode(engine, ["the text"]) != expected)
+    may_end.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+    assert encode(engine, ["the text"]) == expected
 
 
 def test_words_of_every_length_stay_in_the_cache_of_the_native_engine(
@@ -310,6 +341,7 @@ def test_an_engine_that_cannot_says_why(
         ("wordpiece", {"normalizer": {"clean_text": False}}),
         ("wordpiece", {"normalizer": {"lowercase": True, "strip_accents": False}}),
         ("wordpiece", {"model": {"max_input_chars_per_word": 5, "continuing_subword_prefix": "#"}}),
+        ("wordpiece", {"model": {"max_input_chars_per_word": 2**63}}),
         ("bpe", {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [PUNCTUATION, PLAIN_BYTES]}}),
         ("bpe", {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [WHITE, DIGITS, PLAIN_BYTES]}}),
         ("bpe", {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [LETTERS_ONLY, PLAIN_BYTES]}}),
