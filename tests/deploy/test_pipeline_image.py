@@ -99,5 +99,5 @@ def test_all_files_of_the_packages_are_installed(tmp_path: Path):
         str(path.relative_to(tmp_path / "lib")) for path in (tmp_path / "lib").rglob("*") if path.is_file()
     }
     assert {
-        path for path in source_paths if "__pycache__" not in path and not path.endswith(".c")
+        path for path in source_paths if "__pycache__" not in path and not path.endswith((".c", ".h"))
     } == packaged
