@@ -1,5 +1,6 @@
-"""The compiled inner loops of writing records (rows.c), of finding near-duplicates (shingles.c), and of tokenizing
-words (words.c), called by ctypes, which releases Python's lock.
+"""The compiled inner loops of writing records (rows.c), of finding near-duplicates (shingles.c), of tokenizing words
+(words.c), and of counting them and learning merges (word_counts.c, merges.c), called by ctypes, which releases
+Python's lock.
 
 Installing the package compiles them if there is a C compiler. Without it, `rows_library` returns None. Protobuf
 then gives the same bytes in 25 times the CPU, NumPy the same shingles, and Hugging Face's library the same ids.
@@ -17,7 +18,7 @@ import numpy as np
 from beam_pipeline.native import words
 from beam_pipeline.support.errors import UsageError
 
-_INTERFACE = 5  # INTERFACE in rows.c
+_INTERFACE = 6  # INTERFACE in rows.c
 _MOST_FEATURES = 8  # MOST_FEATURES in rows.c
 _FRAME_BYTES = 16 + 11  # the framing, and the head of Example.features
 _FEATURE_BYTES = 7 * 11  # the heads of a feature's entry, without its name: a tag and a varint each
@@ -79,6 +80,21 @@ def load(path: str) -> ctypes.CDLL:
     library.tokenmill_overlaps.restype = None
     library.tokenmill_overlaps.argtypes = (pointer, pointer, pointer, int64, pointer)
     words.declare(library)
+    uint32 = ctypes.c_uint32
+    signatures = {
+        "words_new": (pointer, (pointer, int32)),
+        "words_count": (int32, (pointer, ctypes.c_char_p, pointer, int64)),
+        "words_size": (None, (pointer, pointer)),
+        "words_copy": (None, (pointer, pointer, pointer, pointer)),
+        "words_free": (None, (pointer,)),
+        "merges_new": (pointer, (pointer, int64, pointer, pointer, int64, uint32, uint32, int64)),
+        "merges_train": (int64, (pointer, int64)),
+        "merges_copy": (None, (pointer, pointer)),
+        "merges_free": (None, (pointer,)),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, f"tokenmill_{name}")
+        function.restype, function.argtypes = result, arguments
     return library
 
 

@@ -1,63 +1,19 @@
 """The compiled inner loops of counting words (word_counts.c) and of learning merges (merges.c), called by ctypes, which
-releases Python's lock.
-
-Installing the package compiles them if there is a C compiler. Without it, `counts_library` returns None, and
-`tokenizers` does their work, with the same results.
+releases Python's lock. Without them, `tokenizers` does their work, with the same results.
 """
 
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
-
-from beam_pipeline.support.errors import UsageError
 
 SPACE, BLANK, DROP, SINGLE, KINDS = range(5)  # as in word_counts.c
 BORDER = 2**32 - 1  # as in merges.c
 
 _OUT_OF_MEMORY = -(2**63)
-
-
-@lru_cache(maxsize=1)
-def counts_library() -> ctypes.CDLL | None:
-    """Loads the compiled functions. Returns None if the package was installed without a C compiler.
-
-    Raises:
-        UsageError: If the library is of another version of the package, or cannot be loaded.
-    """
-    spec = importlib.util.find_spec("beam_pipeline.native._counts")
-    return None if spec is None or spec.origin is None else load(spec.origin)
-
-
-def load(path: str) -> ctypes.CDLL:
-    """Loads the compiled functions from a file. Raises what `counts_library` raises."""
-    pointer, int32, uint32, int64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint32, ctypes.c_int64
-    signatures = {
-        "words_new": (pointer, (pointer, int32)),
-        "words_count": (int32, (pointer, ctypes.c_char_p, pointer, int64)),
-        "words_size": (None, (pointer, pointer)),
-        "words_copy": (None, (pointer, pointer, pointer, pointer)),
-        "words_free": (None, (pointer,)),
-        "merges_new": (pointer, (pointer, int64, pointer, pointer, int64, uint32, uint32, int64)),
-        "merges_train": (int64, (pointer, int64)),
-        "merges_copy": (None, (pointer, pointer)),
-        "merges_free": (None, (pointer,)),
-    }
-    try:
-        library = ctypes.CDLL(path)
-        for name, (result, arguments) in signatures.items():
-            function = getattr(library, f"tokenmill_{name}")
-            function.restype, function.argtypes = result, arguments
-    except (OSError, AttributeError) as error:  # damaged, or built for another platform or version
-        raise UsageError(
-            f"{path} cannot be loaded; delete it, and install again: pip install -e . ({error})"
-        ) from error
-    return library
 
 
 # `pa.array` imports pandas, which takes seconds, if it is installed.

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from beam_pipeline.native import word_counts as native
+from beam_pipeline.native.library import rows_library
 from beam_pipeline.tokenization.byte_level import byte_characters
 
 # A pair of tokens must occur at least this often.
@@ -62,7 +63,7 @@ def learn(words: pa.Table, alphabet: Alphabet, vocab_size: int, *, compiled: boo
     Raises:
         MemoryError: If there is not enough.
     """
-    library = native.counts_library() if compiled else None
+    library = rows_library() if compiled else None
     if library is None:
         return _learn_by_tokenizers(words, alphabet, vocab_size)
     words = words.take(pc.sort_indices(words, [("count", "descending"), ("word", "ascending")]))

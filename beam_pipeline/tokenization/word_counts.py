@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Regex, normalizers, pre_tokenizers
 
-from beam_pipeline.native import word_counts as native
+from beam_pipeline.native.library import rows_library
 from beam_pipeline.native.word_counts import (
     BLANK,
     DROP,
@@ -83,7 +83,7 @@ class WordCounter:
             normalization.steps(json.loads(folding_normalizer().__getstate__())) if normalize else ()
         )
         self._refine = _bert_words(lowercase) if model == "wordpiece" else None
-        library = native.counts_library() if compiled else None
+        library = rows_library() if compiled else None
         if library is None:
             self._counter = _PlainCounter(_FINDERS[model])
         else:

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from beam_pipeline.native import word_counts as native
+from beam_pipeline.native.library import rows_library
 from beam_pipeline.tokenization import merges
 from beam_pipeline.tokenization.merges import Alphabet, learn
 from beam_pipeline.tokenization.word_counts import SCHEMA, WordCounter, merge
 from tests.beam_pipeline.tokenization.test_training import TEXTS, WORDS
 
-compiled = pytest.mark.skipif(native.counts_library() is None, reason="there is no C compiler")
+compiled = pytest.mark.skipif(rows_library() is None, reason="there is no C compiler")
 BYTES = Alphabet(tuple(sorted(pre_tokenizers.ByteLevel.alphabet())))
 BERT = Alphabet(("[UNK]", "##a", "##b", "##c", "a", "b", "c"), "##")
 
