@@ -15,7 +15,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from beam_pipeline.native import words
 from beam_pipeline.support.errors import UsageError
 
 _INTERFACE = 6  # INTERFACE in rows.c
@@ -79,9 +78,18 @@ def load(path: str) -> ctypes.CDLL:
     library.tokenmill_bands.argtypes = (pointer, pointer, int64, pointer, pointer, int32, int32, pointer)
     library.tokenmill_overlaps.restype = None
     library.tokenmill_overlaps.argtypes = (pointer, pointer, pointer, int64, pointer)
-    words.declare(library)
-    uint32 = ctypes.c_uint32
+    uint32, double = ctypes.c_uint32, ctypes.c_double
     signatures = {
+        "words_model": (pointer, (int32, int32, int32, int32, int64, double, int64, pointer)),
+        "words_add_pieces": (int32, (pointer, ctypes.c_char_p, pointer, pointer, pointer, int64)),
+        "words_add_merges": (int32, (pointer, pointer, pointer, int64, pointer, int64, pointer, int64)),
+        "words_add_last_symbols": (int32, (pointer, pointer, pointer, int64)),
+        "words_add_splitter": (int32, (pointer, pointer, int32, pointer, int64, pointer, int64, pointer)),
+        "words_set_block": (int32, (pointer, int32, pointer)),
+        "words_state": (pointer, (pointer,)),
+        "words_encode": (int64, (pointer, pointer, pointer, int64, pointer, pointer, pointer)),
+        "words_free_state": (None, (pointer,)),
+        "words_free_model": (None, (pointer,)),
         "words_new": (pointer, (pointer, int32)),
         "words_count": (int32, (pointer, ctypes.c_char_p, pointer, int64)),
         "words_size": (None, (pointer, pointer)),

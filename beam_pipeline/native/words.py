@@ -249,23 +249,3 @@ class WordModel:
 def _require(result: int | bool | None) -> None:
     if not result:
         raise MemoryError("there is not enough memory for tokenizing")
-
-
-def declare(library: ctypes.CDLL) -> None:
-    """Declares the functions of words.c."""
-    pointer, int32, int64, double = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_double
-    signatures = {
-        "model": (pointer, (int32, int32, int32, int32, int64, double, int64, pointer)),
-        "add_pieces": (int32, (pointer, ctypes.c_char_p, pointer, pointer, pointer, int64)),
-        "add_merges": (int32, (pointer, pointer, pointer, int64, pointer, int64, pointer, int64)),
-        "add_last_symbols": (int32, (pointer, pointer, pointer, int64)),
-        "add_splitter": (int32, (pointer, pointer, int32, pointer, int64, pointer, int64, pointer)),
-        "set_block": (int32, (pointer, int32, pointer)),
-        "state": (pointer, (pointer,)),
-        "encode": (int64, (pointer, pointer, pointer, int64, pointer, pointer, pointer)),
-        "free_state": (None, (pointer,)),
-        "free_model": (None, (pointer,)),
-    }
-    for name, (result, arguments) in signatures.items():
-        function = getattr(library, f"tokenmill_words_{name}")
-        function.restype, function.argtypes = result, arguments
