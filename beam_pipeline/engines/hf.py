@@ -84,7 +84,7 @@ class HFEngine:
             if self._parts.cuts is None:
                 self._parts = None
             else:
-                self._core = with_model_of(self._tokenizer, self._parts.exact)
+                self._core = with_model_of(self._tokenizer, self._parts.core)
 
     def encode_batch(self, texts: list[str]) -> FlatIds:
         flat = self._encode_batch(texts)

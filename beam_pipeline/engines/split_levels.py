@@ -36,22 +36,22 @@ def make_splitter(parts: Sequence[Mapping]) -> Splitter:
     if len(levels) > _MOST_LEVELS:
         raise UnsupportedComponent(f"a pre-tokenizer with more than {_MOST_LEVELS} splits")
 
-    def classes_of(characters: Sequence[str]) -> np.ndarray:
+    def classes_of(characters: str) -> np.ndarray:
         bits = np.zeros(len(characters), np.uint32)
         for number, character_class in enumerate(program.classes):
-            bits |= np.array(character_class.contains(characters), np.uint32) << np.uint32(number)
+            bits |= character_class.contains(characters).astype(np.uint32) << np.uint32(number)
         return bits
 
     def classes_of_block(block: int) -> np.ndarray:
         # Half of a pair is no character, and not in UTF-8.
         codes = [code for code in range(_BLOCK * block, _BLOCK * (block + 1)) if not 0xD800 <= code < 0xE000]
         bits = np.zeros(_BLOCK, np.uint32)
-        bits[np.array(codes, np.int64) - _BLOCK * block] = classes_of(list(map(chr, codes)))
+        bits[np.array(codes, np.int64) - _BLOCK * block] = classes_of("".join(map(chr, codes)))
         return bits
 
     of_bytes = np.zeros(256, np.uint32)
     if any(level.by_bytes for level in levels):
-        of_bytes = classes_of([char for _, char in sorted(byte_characters().items())])
+        of_bytes = classes_of("".join(char for _, char in sorted(byte_characters().items())))
     return Splitter(levels, program.alternatives, program.instructions, of_bytes, classes_of_block)
 
 

@@ -37,14 +37,12 @@ _SPACES_TO_MARKS = {"type": "Replace", "pattern": {"String": " "}, "content": "�
 
 @dataclass(frozen=True)
 class TokenizerParts:
-    """A tokenizer, split into the parts that fast engines need."""
+    """A tokenizer, split into the parts that both engines need to encode pieces of a text."""
 
     kind: str
     """The kind of its model and pre-tokenizer: one of the constants above."""
     core: Mapping
-    """The `tokenizer.json` of its model and the rest of its components, for the fast library. It adds no tokens."""
-    exact: Mapping
-    """The same for `tokenizers`, which supports more components: no `split`, and the unchanged model."""
+    """The `tokenizer.json` of its model and the rest of its components. It adds no tokens."""
     cuts: re.Pattern | None
     """Matches where a normalized text can be cut: the ids of the pieces, concatenated, are the ids of the text. None if
     that is unknown, so that texts of any length are encoded as a whole."""
@@ -120,7 +118,7 @@ def _unigram(core: dict) -> TokenizerParts:
     parts = _sequence(core["pre_tokenizer"], "pretokenizers")
     if parts == byte_units.PARTS:
         core["normalizer"] = None
-        return TokenizerParts(BYTE_UNIGRAM, core, core, byte_units.CUTS, normalization.steps(normalizer))
+        return TokenizerParts(BYTE_UNIGRAM, core, byte_units.CUTS, normalization.steps(normalizer))
     return _marked_words(UNIGRAM, core, parts, normalizer)
 
 
@@ -148,7 +146,7 @@ def _marked_words(
         )
     core.update(normalizer=None, pre_tokenizer=metaspace)
     steps = normalization.steps(normalizer)
-    return TokenizerParts(kind, core, core, _BEFORE_SPACE, steps, mark, uniform=not marks_first_only)
+    return TokenizerParts(kind, core, _BEFORE_SPACE, steps, mark, uniform=not marks_first_only)
 
 
 def _mark_words(texts: list[str]) -> list[str]:
@@ -188,9 +186,7 @@ def _wordpiece(core: dict) -> TokenizerParts:
         raise UnsupportedComponent(f"the pre-tokenizer {json.dumps(pre_tokenizer)}")
     core["normalizer"] = None
     splitter = make_splitter([pre_tokenizer])
-    return TokenizerParts(
-        WORDPIECE, core, core, _WORDPIECE, normalization.steps(normalizer), splitter=splitter
-    )
+    return TokenizerParts(WORDPIECE, core, _WORDPIECE, normalization.steps(normalizer), splitter=splitter)
 
 
 def _bpe(core: dict, *, has_normalized_tokens: bool) -> TokenizerParts:
@@ -209,7 +205,7 @@ def _bpe(core: dict, *, has_normalized_tokens: bool) -> TokenizerParts:
     steps = normalization.steps(normalizer)
     byte_levels = [part for part in parts if part["type"] == "ByteLevel"]
     if not byte_levels and parts:
-        return TokenizerParts(WORD_BPE, core, core, None, steps, splitter=make_splitter(parts))
+        return TokenizerParts(WORD_BPE, core, None, steps, splitter=make_splitter(parts))
     if len(byte_levels) != 1:
         raise UnsupportedComponent(f"the pre-tokenizer {_type_names(parts)}")
     has_prefix_space = byte_levels[0]["add_prefix_space"]
@@ -225,7 +221,7 @@ def _bpe(core: dict, *, has_normalized_tokens: bool) -> TokenizerParts:
             normalization.for_each(lambda text: " " + text if text and not text.startswith(" ") else text)
         )
     cuts = byte_level.CUTS if byte_level.can_be_cut(parts) else None
-    return TokenizerParts(BYTE_LEVEL, core, core, cuts, steps, marks, splitter)
+    return TokenizerParts(BYTE_LEVEL, core, cuts, steps, marks, splitter)
 
 
 def _sentencepiece_bpe(
@@ -263,11 +259,11 @@ def _sentencepiece_bpe(
         normalizers = normalizers[:-1]
         if normalizers and normalizers[-1] == {"type": "Prepend", "prepend": "▁"}:
             normalizers[-1] = {"type": "Prepend", "prepend": " "}
-    exact = {**core, "normalizer": _SPACES_TO_MARKS, "pre_tokenizer": None}
+    core.update(normalizer=_SPACES_TO_MARKS, pre_tokenizer=None)
     before = "".join(map(re.escape, sorted({*_MARKS, *characters_before_marks(model["vocab"])})))
     cuts = re.compile(f"(?<=[^{before}])(?=[▁ ][^▁ ])")
     steps = normalization.steps({"type": "Sequence", "normalizers": normalizers})
-    return TokenizerParts(SENTENCEPIECE, core, exact, cuts, steps, mark, uniform=uniform)
+    return TokenizerParts(SENTENCEPIECE, core, cuts, steps, mark, uniform=uniform)
 
 
 def _splits_nothing(parts: Sequence[Mapping]) -> bool:

@@ -66,9 +66,8 @@ class CharacterSet:
         unknown = np.unique(codes[matches][self._states[codes[matches]] == _UNKNOWN])
         if len(unknown):
             self._learn(unknown)
-        matches = matches[
-            self._states[codes[matches]] == _INSIDE
-        ]  # another thread may have learned some, too
+        # Another thread may have learned some, too.
+        matches = matches[self._states[codes[matches]] == _INSIDE]
         if not len(matches):
             return {}
         ends = np.cumsum(np.fromiter(map(len, searched), np.int64, len(searched)))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
+import numpy as np
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import Digits, PreTokenizer, Punctuation, Split, WhitespaceSplit
 
@@ -71,17 +72,17 @@ class CharacterClass:
     expression: str = ""
     """The regular expression, which matches one character."""
 
-    def contains(self, characters: Sequence[str]) -> list[bool]:
-        """Asks `tokenizers` which of the characters are in the set."""
-        text = "a" + "".join(characters)
+    def contains(self, characters: str) -> np.ndarray:
+        """Asks `tokenizers` which of the characters are in the set: bool [characters]."""
+        text = "a" + characters
         if self.kind == "Digits":  # runs of others and of digits in turn, since "a" is none
             runs = Digits(individual_digits=False).pre_tokenize_str(text)
             outside = [span for _, span in runs[::2]]
         else:
             outside = [span for _, span in self._without().pre_tokenize_str(text)]
-        is_inside = [True] * len(text)
+        is_inside = np.ones(len(text), bool)
         for start, end in outside:
-            is_inside[start:end] = [False] * (end - start)
+            is_inside[start:end] = False
         return is_inside[1:]
 
     def _without(self) -> PreTokenizer:
@@ -231,7 +232,7 @@ def _never_shrinks(run: _Run, rest: Sequence[_Node]) -> bool:
     first, second = run.character_class, following.character_class
     for single, other in ((first, second), (second, first)):
         if len(single.expression) == 1 and single.expression != ".":
-            return not other.contains([single.expression])[0]
+            return not other.contains(single.expression)[0]
     excluded, included = _members(first.expression), _members(second.expression)
     return "^" in excluded[:1] and bool(included) and {*included} <= {*excluded[1:]}
 

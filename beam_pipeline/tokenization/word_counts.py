@@ -34,6 +34,7 @@ from beam_pipeline.native.word_counts import (
 from beam_pipeline.tokenization import normalization
 from beam_pipeline.tokenization.characters import CODES
 from beam_pipeline.tokenization.normalization import FOLD_SPACE
+from beam_pipeline.tokenization.patterns import CharacterClass
 
 SCHEMA = pa.schema([("word", pa.large_binary()), ("count", pa.int64())])
 """Counted words: UTF-8, each once."""
@@ -228,11 +229,11 @@ def _set_matching(classes: np.ndarray, pattern: str, value: int) -> None:
 def _gpt2_classes() -> np.ndarray:
     r"""Returns the classes of `\s`, `\p{L}` and `\p{N}` in GPT-2's pattern, by `tokenizers`' tables of Unicode."""
     classes = np.full(CODES, KINDS, np.uint8)
-    for value, pattern in ((SPACE, r"\S+"), (KINDS + 1, r"\P{L}+"), (KINDS + 2, r"\P{N}+")):
-        split = pre_tokenizers.Split(Regex(pattern), "removed")
+    for value, expression in ((SPACE, r"\s"), (KINDS + 1, r"\p{L}"), (KINDS + 2, r"\p{N}")):
+        character_class = CharacterClass("regex", expression)
         for chars in _planes():
-            for piece, _ in split.pre_tokenize_str(chars):
-                classes[ord(piece[0]) : ord(piece[-1]) + 1] = value
+            codes = np.frombuffer(chars.encode("utf-32-le"), "<u4")
+            classes[codes[character_class.contains(chars)]] = value
     return classes
 
 
