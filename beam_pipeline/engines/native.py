@@ -26,11 +26,12 @@ from beam_pipeline.engines.literals import Sections, TokenSpan, cut_at
 from beam_pipeline.engines.token_arrays import FlatIds, ranges, sums
 from beam_pipeline.engines.tokenizer_parts import TokenizerParts
 from beam_pipeline.engines.word_models import make_word_model
+from beam_pipeline.support.texts import Texts
 from beam_pipeline.tokenization.normalization import LONGEST_WORD, cut
 
 _LITERALS = "special tokens in text"
 
-_Encode = Callable[[list[str]], FlatIds]
+_Encode = Callable[[Sequence[str]], FlatIds]
 
 
 class NativeEngine:
@@ -63,7 +64,7 @@ class NativeEngine:
         """See `Engine`. Loaded on first use, since that takes longer than making the compiled model."""
         return reference_tokenizer(self._tokenizer, parse_special_tokens=self._parse_special_tokens)
 
-    def encode_batch(self, texts: list[str]) -> FlatIds:
+    def encode_batch(self, texts: Sequence[str]) -> FlatIds:
         parts = self._parts
         sections = parts.literals.split(texts) if parts.uniform else None
         if sections is not None:
@@ -82,7 +83,7 @@ class NativeEngine:
         ]
         return _interleave(np.concatenate([hf_indices, indices]).astype(np.int64), flats)
 
-    def _encode_sections(self, texts: list[str]) -> FlatIds:
+    def _encode_sections(self, texts: Sequence[str]) -> FlatIds:
         """Encodes the texts between added tokens."""
         for step in self._parts.normalize:
             texts = step(texts)
@@ -92,13 +93,14 @@ class NativeEngine:
         spans, _ = self._parts.normalized_literals.find(texts)
         return _encode_around(spans, texts, self._encode_normalized)
 
-    def _encode_normalized(self, texts: list[str]) -> FlatIds:
+    def _encode_normalized(self, texts: Sequence[str]) -> FlatIds:
         for step in self._parts.mark:
             texts = step(texts)
-        if self._parts.cuts is None or max(map(len, texts), default=0) <= LONGEST_WORD:
-            return self._model.encode(texts)
+        encoded = Texts.of(texts)
+        if self._parts.cuts is None or encoded.sizes.max(initial=0) <= LONGEST_WORD:
+            return self._model.encode(encoded)
         pieces = [cut(text, self._parts.cuts, LONGEST_WORD) for text in texts]
-        ids, lengths = self._model.encode(list(chain.from_iterable(pieces)))
+        ids, lengths = self._model.encode(Texts.of(chain.from_iterable(pieces)))
         return ids, sums(lengths, np.fromiter(map(len, pieces), np.int64, len(pieces)))
 
 

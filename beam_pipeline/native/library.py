@@ -17,7 +17,7 @@ import numpy as np
 
 from beam_pipeline.support.errors import UsageError
 
-_INTERFACE = 6  # INTERFACE in rows.c
+_INTERFACE = 7  # INTERFACE in rows.c
 _MOST_FEATURES = 8  # MOST_FEATURES in rows.c
 _FRAME_BYTES = 16 + 11  # the framing, and the head of Example.features
 _FEATURE_BYTES = 7 * 11  # the heads of a feature's entry, without its name: a tag and a varint each
@@ -87,7 +87,8 @@ def load(path: str) -> ctypes.CDLL:
         "words_add_splitter": (int32, (pointer, pointer, int32, pointer, int64, pointer, int64, pointer)),
         "words_set_block": (int32, (pointer, int32, pointer)),
         "words_state": (pointer, (pointer,)),
-        "words_encode": (int64, (pointer, pointer, pointer, int64, pointer, pointer, pointer)),
+        "words_encode": (int64, (pointer, pointer, pointer, pointer, int64, pointer, pointer)),
+        "words_copy_ids": (None, (pointer, pointer)),
         "words_free_state": (None, (pointer,)),
         "words_free_model": (None, (pointer,)),
         "words_new": (pointer, (pointer, int32)),
@@ -99,6 +100,11 @@ def load(path: str) -> ctypes.CDLL:
         "merges_train": (int64, (pointer, int64)),
         "merges_copy": (None, (pointer, pointer)),
         "merges_free": (None, (pointer,)),
+        "json_texts": (
+            None,
+            (pointer, pointer, pointer, int64, ctypes.c_char_p, int64, pointer, pointer, pointer),
+        ),
+        "is_utf8": (int32, (pointer, int64)),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(library, f"tokenmill_{name}")

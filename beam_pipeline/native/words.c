@@ -50,7 +50,7 @@ typedef struct {
     Pending ahead[AHEAD];
     int pending;
     uint32_t *ids; /* of the texts so far */
-    int64_t count;
+    int64_t count, room;
     uint8_t *missing; /* see `Matcher` */
 } State;
 
@@ -287,6 +287,15 @@ static const uint8_t *with_spaces(State *state, const uint8_t *word, int64_t *si
 }
 
 static int flush(State *state) {
+    int64_t most = INLINE_IDS;
+    for (int i = 0; i < state->pending; i++) most += state->ahead[i].size; /* an id for each byte */
+    if (most > state->room - state->count) {
+        int64_t room = 2 * (state->count + most);
+        uint32_t *ids = realloc(state->ids, (size_t)room * sizeof(uint32_t));
+        if (!ids) return -1;
+        state->ids = ids;
+        state->room = room;
+    }
     for (int i = 0; i < state->pending; i++) {
         int64_t added = look_up(state, state->ahead + i, state->ids + state->count);
         if (added < 0) return -1;
@@ -344,24 +353,29 @@ static int add_split_words(State *state, int32_t number, const uint8_t *text, in
     return 0;
 }
 
-/* Encodes texts: `ends` has the end of each in `text`, after which READ_BEYOND more bytes can be read. `ids` has room for an id
- * per byte, one more for each text, and INLINE_IDS. `lengths` gets the number of ids of each text. `missing` is set for
- * blocks of characters whose classes are not known: then the ids are wrong. Returns the number of all ids, or -1 if there is not
- * enough memory. */
-int64_t tokenmill_words_encode(void *states, const uint8_t *text, const int64_t *ends, int64_t texts, uint32_t *ids,
+/* Encodes texts of `data`, which begin and end there, and after which READ_BEYOND more bytes can be read. `lengths` gets the number
+ * of ids of each text. `missing` is set for blocks of characters whose classes are not known: then the ids are wrong. Returns the
+ * number of all ids, or -1 if there is not enough memory. */
+int64_t tokenmill_words_encode(void *states, const uint8_t *data, const int64_t *starts, const int64_t *ends, int64_t texts,
                                int64_t *lengths, uint8_t *missing) {
     State *state = states;
     state->missing = missing;
-    state->ids = ids;
     state->count = state->pending = 0;
-    for (int64_t i = 0, at = 0; i < texts; at = ends[i++]) {
+    for (int64_t i = 0; i < texts; i++) {
         int64_t before = state->count;
-        if (state->model->splitter ? add_split_words(state, 0, text, at, ends[i]) : add_marked_words(state, text, at, ends[i]))
+        if (state->model->splitter ? add_split_words(state, 0, data, starts[i], ends[i])
+                                   : add_marked_words(state, data, starts[i], ends[i]))
             return -1;
         if (flush(state)) return -1;
         lengths[i] = state->count - before;
     }
     return state->count;
+}
+
+/* Copies the ids of the last texts. */
+void tokenmill_words_copy_ids(const void *states, uint32_t *ids) {
+    const State *state = states;
+    memcpy(ids, state->ids, (size_t)state->count * sizeof(uint32_t));
 }
 
 /* ---- Models and states ---- */
@@ -474,6 +488,7 @@ void tokenmill_words_free_state(void *states) {
     if (!state) return;
     free(state->slots);
     free(state->arena);
+    free(state->ids);
     free(state->word.memory);
     free(state->scratch.memory);
     free(state);

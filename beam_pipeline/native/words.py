@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 
 import numpy as np
 
 from beam_pipeline.support.locks import ForkableLock
+from beam_pipeline.support.texts import Texts
 
-_READ_BEYOND = 16  # bytes that are read after the texts, and do not matter
 _BLOCKS = 0x1100  # BLOCKS in words.h
-_MORE_IDS = 3  # INLINE_IDS in words.c
 _BYTES_PER_THREAD = 1 << 16  # fewer are not worth a thread
 
 
@@ -195,13 +195,13 @@ class WordModel:
         self._splitter = splitter
         self._add_block(0)
 
-    def encode(self, texts: Sequence[str]) -> Flat:
+    def encode(self, texts: Texts) -> Flat:
         """Encodes texts; Python's lock is released."""
-        encoded = list(map(str.encode, texts))
-        ends = np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)))
-        data = b"".join([*encoded, bytes(_READ_BEYOND)])
-        shares = min(len(self._states), 1 + len(data) // _BYTES_PER_THREAD)
-        bounds = np.searchsorted(ends, len(data) * np.arange(1, shares) // shares).tolist()
+        ends = np.cumsum(texts.sizes)
+        size = int(ends[-1]) if len(ends) else 0
+        shares = min(len(self._states), 1 + size // _BYTES_PER_THREAD)
+        bounds = np.searchsorted(ends, size * np.arange(1, shares) // shares).tolist()
+        lengths = np.empty(len(texts), np.int64)
         with self._lock:  # a state serves one call at a time
             if (
                 self._lock.was_interrupted
@@ -209,34 +209,34 @@ class WordModel:
                 count, self._states = len(self._states), []
                 self._add_states(count)
                 self._lock.was_interrupted = False
-            if shares == 1:
-                return self._encode(self._states[0], data, 0, ends)
             if self._pool is None or self._process != os.getpid():  # a fork has no threads
                 self._pool, self._process = ThreadPoolExecutor(len(self._states)), os.getpid()
-            firsts, lasts = [0, *bounds], [*bounds, len(ends)]
-            starts = [int(ends[first - 1]) if first else 0 for first in firsts]
-            shares_of_ends = [ends[first:last] for first, last in zip(firsts, lasts, strict=True)]
-            flats = list(
-                self._pool.map(self._encode, self._states[:shares], [data] * shares, starts, shares_of_ends)
-            )
-        return np.concatenate([ids for ids, _ in flats]), np.concatenate([lengths for _, lengths in flats])
+            states, spans = self._states[:shares], list(map(slice, [0, *bounds], [*bounds, len(texts)]))
+            each = map if shares == 1 else self._pool.map
+            counts = list(each(partial(self._encode, texts, lengths), states, spans))
+            ids = np.empty(sum(counts), np.uint32)
+            parts = np.split(ids, np.cumsum(counts[:-1]))
+            list(each(self._copy_ids, states, parts))
+        return ids, lengths
 
-    def _encode(self, state: int, data: bytes, start: int, ends: np.ndarray) -> Flat:
-        """Encodes the texts of `data` that begin at `start` and have these ends."""
-        lengths, ends = np.empty(len(ends), np.int64), np.ascontiguousarray(ends - start)
-        size = int(ends[-1]) if len(ends) else 0
-        ids = np.empty(size + len(ends) + _MORE_IDS, np.uint32)  # only what is written takes memory
-        address = ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value + start
-        arguments = (state, address, ends.ctypes.data, len(ends), ids.ctypes.data, lengths.ctypes.data)
+    def _encode(self, texts: Texts, lengths: np.ndarray, state: int, span: slice) -> int:
+        """Encodes some of the texts, and sets their lengths. Returns the number of ids."""
+        arrays = texts.starts[span], texts.ends[span], lengths[span]
+        starts, ends, lengths = (array.ctypes.data for array in arrays)
         missing = np.zeros(_BLOCKS, np.uint8)
         while True:
-            count = self._library.tokenmill_words_encode(*arguments, missing.ctypes.data)
+            count = self._library.tokenmill_words_encode(
+                state, texts.data.ctypes.data, starts, ends, len(arrays[0]), lengths, missing.ctypes.data
+            )
             _require(count >= 0)
             if not missing.any():
-                return ids[:count], lengths
+                return count
             for block in np.flatnonzero(missing).tolist():
                 self._add_block(block)
             missing[:] = 0
+
+    def _copy_ids(self, state: int, ids: np.ndarray) -> None:
+        self._library.tokenmill_words_copy_ids(state, ids.ctypes.data)
 
     def _add_block(self, block: int) -> None:
         classes = np.ascontiguousarray(self._splitter.classes_of(block), np.uint32)
