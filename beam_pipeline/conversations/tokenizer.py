@@ -21,6 +21,7 @@ from beam_pipeline.engines.fallbacks import EngineUse
 from beam_pipeline.engines.infilling import Infilling, InfillingTokenizer
 from beam_pipeline.engines.token_arrays import Documents, targets_of, with_targets
 from beam_pipeline.sources.units import BadRecord, DocumentBatch
+from beam_pipeline.support.texts import Texts
 from beam_pipeline.tokenization.library_errors import EncodingError
 from beam_pipeline.tokenization.template import Template
 
@@ -144,7 +145,7 @@ class ConversationTokenizer:
         indices = np.array(sorted(written.plain), np.int64)
         texts = [written.plain[index][0] for index in indices.tolist()]
         encodable, documents = self._inner.encode(
-            DocumentBatch(batch.name, texts, batch.places[indices], batch.bytes[indices])
+            DocumentBatch(batch.name, Texts.of(texts), batch.places[indices])
         )
         index_of = {place: index for index, place in enumerate(batch.places.tolist())}
         written.reasons.update({index_of[record.place]: record.reason for record in encodable.bad_records})

@@ -54,7 +54,7 @@ class Measurer:
             "document": np.arange(first, first + len(batch.texts)),
             "place": batch.places,
             "checksum": text_checksums(batch.texts),
-            "bytes": batch.bytes,
+            "bytes": batch.texts.sizes,
         }
         texts = MeasuredTexts(batch.texts, self._splitter)
         self._add(columns, "characters", texts.lengths)

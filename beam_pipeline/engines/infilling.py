@@ -25,6 +25,7 @@ from beam_pipeline.engines.token_arrays import Documents
 from beam_pipeline.sources.units import BadRecord, DocumentBatch
 from beam_pipeline.support.errors import UsageError
 from beam_pipeline.support.hashing import mix64, place_hashes
+from beam_pipeline.support.texts import Texts
 from beam_pipeline.tokenization.description import TokenizerDescription
 from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
 from tokenmill_reader.console.escaping import excerpt
@@ -201,9 +202,7 @@ class InfillingTokenizer:
             owners += [index] * len(pieces)
         index_of = {place: index for index, place in enumerate(batch.places.tolist())}
         places = batch.places[np.array(owners, np.int64)]
-        encoded, documents = self._inner.encode(
-            DocumentBatch(batch.name, texts, places, np.zeros(len(texts), np.int64))
-        )
+        encoded, documents = self._inner.encode(DocumentBatch(batch.name, Texts.of(texts), places))
         reasons = {index_of[record.place]: record.reason for record in encoded.bad_records}
         parts: dict[int, list[np.ndarray]] = {}
         for place, ids in zip(

@@ -102,9 +102,9 @@ def load(path: str) -> ctypes.CDLL:
         "merges_free": (None, (pointer,)),
         "json_texts": (
             None,
-            (pointer, pointer, pointer, int64, ctypes.c_char_p, int64, pointer, pointer, pointer),
+            (ctypes.c_char_p, pointer, pointer, int64, ctypes.c_char_p, int64, pointer, pointer, pointer),
         ),
-        "is_utf8": (int32, (pointer, int64)),
+        "is_utf8": (int32, (ctypes.c_char_p, int64)),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(library, f"tokenmill_{name}")

@@ -12,9 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from beam_pipeline.native.texts import is_utf8
 from beam_pipeline.sources.lines import undecodable
-from beam_pipeline.sources.units import BadRecord, Records, utf8_sizes
+from beam_pipeline.sources.units import BadRecord, Records
 from beam_pipeline.support.errors import UsageError
+from beam_pipeline.support.texts import READ_BEYOND, Texts
 from tokenmill_reader.console.spelling import suggestion
 
 PIECE_BYTES = 4 << 20
@@ -185,13 +187,12 @@ def column_records(name: str, column: pa.Array, first_row: int, errors: str = "s
     places = np.arange(first_row, first_row + len(column), dtype=np.int64)
     sizes = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     contents = column.cast(pa.large_binary())
-    crc = google_crc32c.extend(google_crc32c.value(sizes.tobytes()), _concatenate_values(contents))
-    try:
-        texts = column.to_numpy(zero_copy_only=False).tolist()
-        if not column.null_count:
-            return Records(texts, places, sizes, crc=crc)
-    except (pa.ArrowException, UnicodeDecodeError):
-        texts = [_decode(value, errors) for value in contents.to_pylist()]
+    data = _concatenate_values(contents)
+    crc = google_crc32c.extend(google_crc32c.value(sizes.tobytes()), data)
+    if not column.null_count and is_utf8(data):
+        ends = np.cumsum(sizes)
+        return Records(Texts(data + bytes(READ_BEYOND), ends - sizes, ends), places, crc=crc)
+    texts = [_decode(value, errors) for value in contents.to_pylist()]
     bad_records = []
     for index, text in enumerate(texts):
         if text is None:
@@ -200,7 +201,7 @@ def column_records(name: str, column: pa.Array, first_row: int, errors: str = "s
             bad_records.append(BadRecord(name, int(places[index]), reason, content or b""))
     has_text = np.array([text is not None for text in texts], bool)
     texts = [text for text in texts if text is not None]
-    return Records(texts, places[has_text], utf8_sizes(texts), bad_records, crc)
+    return Records(Texts.of(texts), places[has_text], bad_records, crc)
 
 
 def _concatenate_values(contents: pa.LargeBinaryArray) -> bytes:

@@ -19,8 +19,9 @@ import orjson
 import pyarrow as pa
 
 from beam_pipeline.options.input_options import InputConfig
-from beam_pipeline.sources.units import BadRecord, Records, utf8_sizes
+from beam_pipeline.sources.units import BadRecord, Records
 from beam_pipeline.support.errors import UsageError
+from beam_pipeline.support.texts import Texts
 from tokenmill_reader.console.escaping import excerpt
 from tokenmill_reader.console.spelling import suggestion
 
@@ -276,4 +277,4 @@ def table_records(
                 content = repr(record).encode(errors="backslashreplace")
                 bad_records.append(BadRecord(name, place, reason, content))
             crc = google_crc32c.extend(crc, content + b"\n")
-        yield Records(texts, np.array(places, np.int64), utf8_sizes(texts), bad_records, crc)
+        yield Records(Texts.of(texts), np.array(places, np.int64), bad_records, crc)

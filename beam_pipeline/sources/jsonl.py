@@ -13,12 +13,14 @@ import google_crc32c
 import numpy as np
 import orjson
 
+from beam_pipeline.native.texts import json_texts
 from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.sources.content import HEAD, Readable
 from beam_pipeline.sources.conversations import document_of, messages_key, no_messages_reason
 from beam_pipeline.sources.lines import BOM, line_bounds, undecodable, whole_lines, without_bom
 from beam_pipeline.sources.text_keys import has_key, text_of, value_of
-from beam_pipeline.sources.units import BadRecord, Part, Records, utf8_sizes
+from beam_pipeline.sources.units import BadRecord, Part, Records
+from beam_pipeline.support.texts import Texts
 from tokenmill_reader.console.spelling import suggestion
 
 _MOST_OF_FIRST = 1 << 20  # bytes: a longer record is not checked before the run
@@ -31,16 +33,11 @@ def read(file: BinaryIO, part: Part, options: InputConfig, columns: Sequence[str
     for position, raw_block in whole_lines(file, part.start, part.end):
         offset, block = without_bom(position, raw_block)
         starts, ends = line_bounds(block)
-        spans = list(map(slice, starts.tolist(), ends.tolist()))
-        texts = _all_texts(block, spans, options)
-        if texts is not None:
-            records = Records(texts, starts + offset, utf8_sizes(texts))
-        else:
-            lines = [block[span] for span in spans]
-            records = _parse_each(part.name, starts + offset, lines, options)
+        records = _read_lines(part.name, offset, block, (starts, ends), options)
         if columns:
-            spans_of = dict(zip((starts + offset).tolist(), spans, strict=True))
-            lines = [block[spans_of[place]] for place in records.places.tolist()]
+            indices = np.searchsorted(starts + offset, records.places)
+            spans = map(slice, starts[indices].tolist(), ends[indices].tolist())
+            lines = [block[span] for span in spans]
             records = replace(records, columns=_columns(lines, columns, options))
         yield replace(records, crc=google_crc32c.value(raw_block))
 
@@ -89,35 +86,29 @@ def missing_key_reason(file: Readable, options: InputConfig) -> str | None:
     )
 
 
-def _all_texts(block: bytes, spans: list[slice], options: InputConfig) -> list[str] | None:
-    """Returns the texts of the lines at these spans, or None if any line has no text. This is the fast path."""
-    if options.content == "conversation":
-        return None
-    loads, key, encoding = orjson.loads, options.text_key, options.encoding
-    try:
-        # Each line is copied right before it is parsed, while it is in the processor's cache.
-        if encoding == "utf-8":
-            texts = [loads(block[span])[key] for span in spans]
-        else:
-            texts = [loads(block[span].decode(encoding))[key] for span in spans]
-    except (orjson.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
-        return None
-    return texts if set(map(type, texts)) <= {str} else None
-
-
-def _parse_each(name: str, places: np.ndarray, lines: list[bytes], options: InputConfig) -> Records:
-    """Parses line by line, so that every bad line gets a reason."""
-    texts: list[str] = []
-    good_indices: list[int] = []
-    bad_records: list[BadRecord] = []
-    for index, line in enumerate(lines):
+def _read_lines(
+    name: str, offset: int, block: bytes, bounds: tuple[np.ndarray, np.ndarray], options: InputConfig
+) -> Records:
+    """Reads the lines of a block: most of them by compiled code, and each of the others on its own."""
+    starts, ends = bounds
+    is_plain = options.content != "conversation" and options.encoding == "utf-8"
+    texts, is_read = json_texts(block, starts if is_plain else starts[:0], ends, options.text_key)
+    numbers = np.flatnonzero(~is_read) if is_plain else np.arange(len(starts))
+    if not len(numbers):
+        return Records(texts, starts + offset)
+    parsed, good_numbers, bad_records = [], np.flatnonzero(is_read).tolist(), []
+    for number in numbers.tolist():
+        line = block[starts[number] : ends[number]]
         text, reason = _parse_text(line, options)
         if reason is None:
-            texts.append(text)
-            good_indices.append(index)
+            parsed.append(text)
+            good_numbers.append(number)
         else:
-            bad_records.append(BadRecord(name, int(places[index]), reason, line))
-    return Records(texts, places[np.array(good_indices, np.int64)], utf8_sizes(texts), bad_records)
+            bad_records.append(BadRecord(name, int(starts[number]) + offset, reason, line))
+    joined = Texts.join([texts.take(np.flatnonzero(is_read)), Texts.of(parsed)])
+    good = np.array(good_numbers, np.int64)
+    order = np.argsort(good)
+    return Records(joined.take(order), starts[good[order]] + offset, bad_records)
 
 
 def _parse_text(line: bytes, options: InputConfig) -> tuple[str, str | None]:

@@ -66,7 +66,7 @@ def read_unit(
                 if isinstance(stream, DecompressedFile):
                     part = replace(part, end=None)
                 for records in FORMATS[unit.format].read(stream, part, options, columns):
-                    texts += int(records.bytes.sum())
+                    texts += int(records.texts.sizes.sum())
                     advance(scale * (before + (min(file.tell() - begin, size) if has_lines else texts)))
                     yield _make_batch(unit, part.name, records, options.seed)
             before += size if has_lines else texts
@@ -117,31 +117,24 @@ def describe_place(unit: WorkUnit, name: str, place: int) -> str:
 
 def _make_batch(unit: WorkUnit, name: str, records: Records, seed: int) -> DocumentBatch:
     """Selects the unit's share of the records and leaves out blank ones."""
-    texts, bad_records = records.texts, records.bad_records
-    if unit.share == 1 and all(texts) and not any(map(str.isspace, texts)):
-        return DocumentBatch(
-            name, texts, records.places, records.bytes, 0, bad_records, records.crc, 0, records.columns
-        )
-    in_share = range(len(texts))
+    bad_records, blank = records.bad_records, records.texts.are_blank()
+    in_share = np.ones(len(blank), bool)
     if unit.share < 1:
-        in_share = np.flatnonzero(_in_share(records.places, unit.share, seed, name)).tolist()
+        in_share = _in_share(records.places, unit.share, seed, name)
         places = np.array([record.place for record in bad_records], np.int64)
         bad_records = [
             bad_records[index] for index in np.flatnonzero(_in_share(places, unit.share, seed, name))
         ]
-    non_blank = [index for index in in_share if texts[index] and not texts[index].isspace()]
-    indices = np.array(non_blank, np.int64)
-    return DocumentBatch(
+    batch = DocumentBatch(
         name,
-        [texts[index] for index in non_blank],
-        records.places[indices],
-        records.bytes[indices],
-        len(in_share) - len(non_blank),
+        records.texts,
+        records.places,
+        int(np.count_nonzero(blank & in_share)),
         bad_records,
         records.crc,
-        0,
-        {column: [values[index] for index in non_blank] for column, values in records.columns.items()},
+        columns=records.columns,
     )
+    return batch.without(np.flatnonzero(blank | ~in_share))
 
 
 def _in_share(places: np.ndarray, share: float, seed: int, name: str) -> np.ndarray:

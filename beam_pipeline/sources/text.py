@@ -9,11 +9,13 @@ from typing import BinaryIO
 import google_crc32c
 import numpy as np
 
+from beam_pipeline.native.texts import is_utf8
 from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.sources.document_kinds import document_kind
 from beam_pipeline.sources.lines import line_bounds, undecodable, whole_lines, without_bom
 from beam_pipeline.sources.paragraphs import paragraphs
-from beam_pipeline.sources.units import BadRecord, Part, Records, utf8_sizes
+from beam_pipeline.sources.units import BadRecord, Part, Records
+from beam_pipeline.support.texts import READ_BEYOND, Texts
 
 _BLOCK_BYTES = 4 << 20
 
@@ -43,9 +45,17 @@ def _records(file: BinaryIO, part: Part, options: InputConfig) -> Iterator[Recor
 
 
 def _line_records(name: str, offset: int, block: bytes, options: InputConfig) -> Records:
-    """Splits a block into documents with a single decode and a single split."""
+    """Makes each line of a block a document, and decodes all of them at once if they are valid."""
     starts, ends = line_bounds(block)
     places = starts + offset
+    crc = google_crc32c.value(block)
+    if options.encoding == "utf-8" and is_utf8(block):
+        data = block + bytes(READ_BEYOND)
+        if b"\r" in block:
+            ends = ends - (np.frombuffer(data, np.uint8)[np.maximum(ends - 1, starts)] == 0x0D) * (
+                ends > starts
+            )
+        return Records(Texts(data, starts, ends), places, crc=crc)
     try:
         texts = block.decode(options.encoding).split("\n")
     except UnicodeDecodeError:  # decode line by line, to find the bad ones
@@ -53,15 +63,7 @@ def _line_records(name: str, offset: int, block: bytes, options: InputConfig) ->
         return _decode_documents(name, list(zip(places.tolist(), lines, strict=True)), options)
     if not texts[-1]:
         texts.pop()
-    crc = google_crc32c.value(block)
-    if options.encoding != "utf-8":
-        texts = [text.removesuffix("\r") for text in texts]
-        return Records(texts, places, utf8_sizes(texts), crc=crc)
-    sizes = ends - starts
-    if b"\r" in block:
-        sizes -= np.fromiter((text.endswith("\r") for text in texts), np.int64, len(texts))
-        texts = [text.removesuffix("\r") for text in texts]
-    return Records(texts, places, sizes, crc=crc)
+    return Records(Texts.of(text.removesuffix("\r") for text in texts), places, crc=crc)
 
 
 def _decode_documents(name: str, documents: Sequence[tuple[int, bytes]], options: InputConfig) -> Records:
@@ -78,4 +80,4 @@ def _decode_documents(name: str, documents: Sequence[tuple[int, bytes]], options
         except UnicodeDecodeError:
             bad_records.append(BadRecord(name, place, undecodable(content, options.encoding), content))
     crc = google_crc32c.value(b"\0".join(content for _, content in documents))
-    return Records(texts, np.array(places, np.int64), utf8_sizes(texts), bad_records, crc)
+    return Records(Texts.of(texts), np.array(places, np.int64), bad_records, crc)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from beam_pipeline.support import filesystem
+from beam_pipeline.support.texts import Texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +104,10 @@ class BadRecord:
 class Records:
     """Consecutive records of one file, as its format reads them. Blank records are included."""
 
-    texts: list[str]
+    texts: Texts
     """The texts, of the records that have one."""
     places: np.ndarray
     """int64 [texts]: the place of each text's record, as in `DocumentBatch.places`."""
-    bytes: np.ndarray
-    """int64 [texts]: the length of each text in UTF-8."""
     bad_records: list[BadRecord] = field(default_factory=list)
     """The records without a text."""
     crc: int = 0
@@ -123,14 +122,12 @@ class DocumentBatch:
 
     name: str
     """The file's path below the root."""
-    texts: list[str]
+    texts: Texts
     """The documents' texts."""
     places: np.ndarray
     """int64 [documents]: the place of each document in the file: the offset of its first byte (in the decompressed
     content, if the file is compressed), or its row number.
     """
-    bytes: np.ndarray
-    """int64 [documents]: the length of each text in UTF-8."""
     blank: int = 0
     """The number of records that were left out because they contain only white space."""
     bad_records: list[BadRecord] = field(default_factory=list)
@@ -144,27 +141,12 @@ class DocumentBatch:
 
     def without(self, dropped: np.ndarray) -> DocumentBatch:
         """Returns the batch without the documents at these indices."""
+        if not len(dropped):
+            return self
         return self.take(np.delete(np.arange(len(self.texts)), dropped))
 
     def take(self, indices: np.ndarray | Sequence[int]) -> DocumentBatch:
         """Returns the batch with only the documents at these indices."""
         indices = np.asarray(indices, np.int64)
-        numbers = indices.tolist()
-        texts = [self.texts[index] for index in numbers]
-        columns = {name: [values[index] for index in numbers] for name, values in self.columns.items()}
-        return replace(
-            self, texts=texts, places=self.places[indices], bytes=self.bytes[indices], columns=columns
-        )
-
-
-def utf8_sizes(texts: list[str]) -> np.ndarray:
-    """Returns the length of each text in UTF-8, int64 [texts].
-
-    >>> utf8_sizes(["tea", "thé"])
-    array([3, 4])
-    """
-    sizes = np.fromiter(map(len, texts), np.int64, len(texts))
-    ascii_only = np.fromiter(map(str.isascii, texts), bool, len(texts))
-    for index in np.flatnonzero(~ascii_only).tolist():
-        sizes[index] = len(texts[index].encode())
-    return sizes
+        columns = {name: [values[i] for i in indices.tolist()] for name, values in self.columns.items()}
+        return replace(self, texts=self.texts.take(indices), places=self.places[indices], columns=columns)

@@ -58,7 +58,7 @@ class SampleWindow:
     @property
     def text_bytes(self) -> int:
         """The size of the documents, including the parts outside of the window."""
-        return sum(int(batch.bytes.sum()) for batch, _ in self.pieces)
+        return sum(int(batch.texts.sizes.sum()) for batch, _ in self.pieces)
 
 
 def windows(
@@ -271,11 +271,11 @@ def _document_ends(batch: DocumentBatch, unit: WorkUnit, per_row: float) -> np.n
     if unit.format in _TABLES:
         if len(set(batch.texts)) < _MOSTLY_DISTINCT * len(batch.texts):
             return starts + 1.0
-        return np.cumsum(batch.bytes + _BYTES_AROUND_TEXT) / per_row
+        return np.cumsum(batch.texts.sizes + _BYTES_AROUND_TEXT) / per_row
     # The end of the last document is unknown.
-    size, path = float(batch.bytes[-1]), unit.root + batch.name
+    size, path = float(batch.texts.sizes[-1]), unit.root + batch.name
     if len(starts) > 1:
-        size *= int(starts[-1]) / int(batch.bytes[:-1].sum())
+        size *= int(starts[-1]) / int(batch.texts.sizes[:-1].sum())
     elif unit.format == "jsonl" and not codec_of(path):
         place = int(batch.places[0])
         with filesystem.open_file(path) as file:

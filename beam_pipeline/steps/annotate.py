@@ -30,6 +30,7 @@ from beam_pipeline.support import filesystem
 from beam_pipeline.support import pipelines as beam
 from beam_pipeline.support.pipelines import AsIter, Metrics
 from beam_pipeline.support.progress import Reporter, UnitProgress
+from beam_pipeline.support.texts import Texts
 
 
 @dataclass(frozen=True)
@@ -111,8 +112,8 @@ class AnnotateUnit(beam.DoFn):
                 tables.append(self._measurer.table(batch, first))
             first += len(batch.texts)
         if not tables:  # the unit is within a record that begins before it
-            none = np.empty(0, np.int64)
-            tables.append(self._measurer.table(DocumentBatch("", [], none, none), 0))
+            empty = DocumentBatch("", Texts.of([]), np.empty(0, np.int64))
+            tables.append(self._measurer.table(empty, 0))
         return join_tables(tables)
 
 

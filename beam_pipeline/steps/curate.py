@@ -30,10 +30,11 @@ from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.sources.conversations import message_texts
 from beam_pipeline.sources.reading import read_unit
 from beam_pipeline.sources.record_columns import column_table
-from beam_pipeline.sources.units import DocumentBatch, WorkUnit, utf8_sizes
+from beam_pipeline.sources.units import DocumentBatch, WorkUnit
 from beam_pipeline.steps.job import Job
 from beam_pipeline.steps.keep import KeepByAttributes
 from beam_pipeline.support import filesystem
+from beam_pipeline.support.texts import Texts
 
 NO_DOCUMENTS = np.empty(0, np.int64)
 EMPTY = "empty"
@@ -237,9 +238,7 @@ def cut_passages(batch: DocumentBatch, removals: Removals) -> tuple[DocumentBatc
     edited = [index for index, text in enumerate(texts) if text is not batch.texts[index]]
     if not edited:
         return batch, removals
-    sizes = batch.bytes.copy()
-    sizes[edited] = utf8_sizes([texts[index] for index in edited])
-    return replace(batch, texts=texts, bytes=sizes), removals.with_rules(rules)
+    return replace(batch, texts=Texts.of(texts)), removals.with_rules(rules)
 
 
 def edit(
@@ -267,7 +266,7 @@ def edit(
             texts = list(decided.texts)
             for index in blank:  # if they are restored, then with the text before the edit
                 texts[index] = batch.texts[index]
-            batch = replace(batch, texts=texts, bytes=utf8_sizes(texts))
+            batch = replace(batch, texts=Texts.of(texts))
             removals.append(Removals.of_rule(EMPTY, blank, np.zeros(len(blank)), [{}] * len(blank)))
     return batch, Removals.concat(removals)
 

@@ -40,7 +40,7 @@ class Preference:
         if not self.config.prefers:
             return None
         if self.config.dedup_keep == "longest":
-            return curated.batch.bytes.astype(np.float64)
+            return curated.batch.texts.sizes.astype(np.float64)
         table = self._attributes.of_batch(unit, curated.read, curated.first)
         values = pc.fill_null(
             table[self.config.dedup_keep].cast(pa.float64(), safe=False), -np.inf

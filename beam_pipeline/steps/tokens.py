@@ -10,9 +10,10 @@ import numpy as np
 
 from beam_pipeline.engines.documents import DocumentTokenizer
 from beam_pipeline.engines.engine import check_engine
-from beam_pipeline.sources.units import DocumentBatch, utf8_sizes
+from beam_pipeline.sources.units import DocumentBatch
 from beam_pipeline.steps.documents import Document, check_document
 from beam_pipeline.support.errors import DataError, EngineMismatch
+from beam_pipeline.support.texts import Texts
 from beam_pipeline.tokenization.description import describe_tokenizer
 
 _MAX_DOCUMENTS = 1000  # encoded together
@@ -79,7 +80,7 @@ class _Encode(beam.DoFn):
     def process(self, elements: Sequence[Any]) -> Iterator[tuple[str, np.ndarray]]:
         documents: list[Document] = list(map(check_document, elements))
         texts = [text for _, text in documents]
-        batch = DocumentBatch("", texts, np.arange(len(texts)), utf8_sizes(texts))
+        batch = DocumentBatch("", Texts.of(texts), np.arange(len(texts)))
         try:
             batch, encoded = self._tokenizer.encode(batch)
         except EngineMismatch as error:

@@ -64,7 +64,7 @@ class UnitRows:
                 if in_split.any():
                     split_documents = documents.select(in_split)
                     self.statistics[split].add_documents(
-                        split_documents.ids, split_documents.lengths, batch.bytes[in_split]
+                        split_documents.ids, split_documents.lengths, batch.texts.sizes[in_split]
                     )
                     for block in packer.add(split_documents):
                         yield from self._add_rows(split, block)

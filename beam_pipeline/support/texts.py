@@ -48,6 +48,16 @@ class Texts(Sequence[str]):
         ends = np.cumsum(sizes)
         return cls(b"".join([*contents, bytes(READ_BEYOND)]), ends - sizes, ends)
 
+    @classmethod
+    def join(cls, parts: Sequence[Texts]) -> Texts:
+        """Concatenates texts. Their buffers are copied."""
+        offsets = np.cumsum([0, *(len(part.data) for part in parts)])
+        starts, ends = (
+            np.concatenate([places + offset for places, offset in zip(all_places, offsets, strict=False)])
+            for all_places in ([part.starts for part in parts], [part.ends for part in parts])
+        )
+        return cls(np.concatenate([part.data for part in parts]), starts, ends)
+
     def __len__(self) -> int:
         return len(self.starts)
 

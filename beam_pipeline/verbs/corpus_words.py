@@ -148,7 +148,7 @@ class CountWords(beam.DoFn):
                 texts.append(_beginning(batch.texts[index]))
                 chosen.append(True)
             documents += len(batch.texts)
-            text_bytes += int(batch.bytes.sum())
+            text_bytes += int(batch.texts.sizes.sum())
             if self._counter.bytes > self._counted_bytes:
                 yield from self._words()
         columns = [binary_array(texts), integer_array(np.array(chosen, np.int64))]

@@ -262,11 +262,11 @@ def _pieces(
     is_warm = False
     for window in sample:
         size = window.text_bytes
-        bytes_in_window = sum(share * int(batch.bytes.sum()) for batch, share in window.pieces)
+        bytes_in_window = sum(share * int(batch.texts.sizes.sum()) for batch, share in window.pieces)
         sums = _WindowSums(window, window.seconds * (bytes_in_window / size if size else 1.0), size)
         window_sums.append(sums)
         for batch, share in window.pieces:
-            sums.longest_bytes = max(sums.longest_bytes, int(batch.bytes.max(initial=0)))
+            sums.longest_bytes = max(sums.longest_bytes, int(batch.texts.sizes.max(initial=0)))
             sums.read_documents += share * len(batch.texts)
             if not is_warm:  # models are loaded once, however long the run is
                 edit(window.unit, batch, 0, filters)

@@ -258,7 +258,7 @@ class Tracer:
                 if start_time is None:
                     start_time = time.monotonic()
                     continue
-                bytes_read += int(batch.bytes.sum())
+                bytes_read += int(batch.texts.sizes.sum())
                 if max_bytes is not None and bytes_read > _MAX_EXCESS * max_bytes:
                     raise TraceTooSlow(
                         f"finding the documents requires tokenizing more than {bytes_read / 1e6:,.0f} MB"

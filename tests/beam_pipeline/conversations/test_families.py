@@ -19,8 +19,9 @@ from beam_pipeline.conversations.chat_format import chat_format
 from beam_pipeline.conversations.tokenizer import ConversationTokenizer
 from beam_pipeline.engines.token_arrays import ids_of, targets_of
 from beam_pipeline.sources.conversations import document_of
-from beam_pipeline.sources.units import DocumentBatch, utf8_sizes
+from beam_pipeline.sources.units import DocumentBatch
 from beam_pipeline.support.errors import UsageError
+from beam_pipeline.support.texts import Texts
 from beam_pipeline.tokenization.description import describe_tokenizer
 from tests.beam_pipeline.conversations.families import CONTROL, ORDINARY, TEMPLATES, save_tokenizer
 
@@ -74,7 +75,7 @@ class Family:
             text, reason = document_of(conversation, "auto")
             assert reason is None, reason
             texts.append(text)
-        batch = DocumentBatch("a.jsonl", texts, np.arange(len(texts)), utf8_sizes(texts))
+        batch = DocumentBatch("a.jsonl", Texts.of(texts), np.arange(len(texts)))
         batch, documents = self._tokenizers[loss_on].encode(batch)
         words = np.split(documents.ids, np.cumsum(documents.lengths)[:-1]) if len(documents.lengths) else []
         encoded = [(ids_of(part).tolist(), targets_of(part).tolist()) for part in words]

@@ -14,8 +14,9 @@ from beam_pipeline.curation.filters import check_filters, files_identity
 from beam_pipeline.curation.functions import UserFunction
 from beam_pipeline.curation.language import KeepLanguages, LanguageModel
 from beam_pipeline.options.curation_options import CurationConfig
-from beam_pipeline.sources.units import DocumentBatch, utf8_sizes
+from beam_pipeline.sources.units import DocumentBatch
 from beam_pipeline.support.errors import DataError, UsageError
+from beam_pipeline.support.texts import Texts
 from beam_pipeline.verbs import prepare
 
 FUNCTIONS = """
@@ -31,7 +32,7 @@ def wrong(texts, columns):
 
 
 def batch_of(texts: list[str], **columns: list) -> DocumentBatch:
-    return DocumentBatch("a.jsonl", texts, np.arange(len(texts)), utf8_sizes(texts), columns=columns)
+    return DocumentBatch("a.jsonl", Texts.of(texts), np.arange(len(texts)), columns=columns)
 
 
 @pytest.fixture

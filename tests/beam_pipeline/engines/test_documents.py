@@ -12,8 +12,9 @@ from tokenizers import Tokenizer, processors
 from transformers import AutoTokenizer
 
 from beam_pipeline.engines.documents import DocumentTokenizer
-from beam_pipeline.sources.units import DocumentBatch, utf8_sizes
+from beam_pipeline.sources.units import DocumentBatch
 from beam_pipeline.support.errors import UsageError
+from beam_pipeline.support.texts import Texts
 from beam_pipeline.tokenization.description import describe_tokenizer
 from beam_pipeline.tokenization.template import Template, find_template
 from beam_pipeline.tokenization.tokenizer_json import load_tokenizer
@@ -55,8 +56,8 @@ def tokenizer_of(folder: Path, append_eos: bool = False, **options: object) -> D
 
 
 def encode(tokenizer: DocumentTokenizer, texts: list[str]) -> list[list[int]]:
-    sizes = utf8_sizes(texts)
-    _, documents = tokenizer.encode(DocumentBatch("x", texts, np.cumsum(sizes), sizes))
+    encoded = Texts.of(texts)
+    _, documents = tokenizer.encode(DocumentBatch("x", encoded, encoded.ends))
     assert documents.ids.dtype == np.uint16
     return [part.tolist() for part in np.split(documents.ids, np.cumsum(documents.lengths)[:-1])]
 

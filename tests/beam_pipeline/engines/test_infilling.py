@@ -13,8 +13,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from beam_pipeline.engines.infilling import Infilling, InfillingTokenizer, sentinels
-from beam_pipeline.sources.units import DocumentBatch, utf8_sizes
+from beam_pipeline.sources.units import DocumentBatch
 from beam_pipeline.support.errors import UsageError
+from beam_pipeline.support.texts import Texts
 from beam_pipeline.tokenization.description import describe_tokenizer
 from beam_pipeline.verbs import prepare
 from tests.beam_pipeline.runs import arguments, content, defects
@@ -58,9 +59,9 @@ def encode(tokenizer: Path, texts: list[str], **options: Any) -> list[list[int]]
         engine="auto",
         control_ids=described.control_ids,
     )
-    batch = DocumentBatch("a.jsonl", texts, 10 * np.arange(len(texts)), utf8_sizes(texts))
+    batch = DocumentBatch("a.jsonl", Texts.of(texts), 10 * np.arange(len(texts)))
     batch, documents = encoder.encode(batch)
-    assert batch.texts == texts
+    assert list(batch.texts) == texts
     return [part.tolist() for part in np.split(documents.ids, np.cumsum(documents.lengths)[:-1])]
 
 

@@ -15,8 +15,9 @@ from beam_pipeline.engines import sample_check
 from beam_pipeline.engines.engine import make_engine
 from beam_pipeline.engines.sample_check import SampleCheck
 from beam_pipeline.native import words
-from beam_pipeline.sources.units import DocumentBatch, utf8_sizes
+from beam_pipeline.sources.units import DocumentBatch
 from beam_pipeline.support.errors import DataError, EngineMismatch
+from beam_pipeline.support.texts import Texts
 from beam_pipeline.verbs import prepare
 from tests.beam_pipeline.runs import PROGRAM, arguments, content
 from tokenmill_reader.format.names import MANIFEST
@@ -25,8 +26,8 @@ LENGTH = ["--max_length", "32"]
 
 
 def batch_of(texts: list[str]) -> DocumentBatch:
-    sizes = utf8_sizes(texts)
-    return DocumentBatch("folder/file.txt", texts, np.cumsum(sizes) - sizes, sizes)
+    encoded = Texts.of(texts)
+    return DocumentBatch("folder/file.txt", encoded, encoded.starts)
 
 
 @pytest.fixture

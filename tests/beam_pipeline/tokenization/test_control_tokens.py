@@ -13,8 +13,9 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 
 from beam_pipeline.engines.documents import DocumentTokenizer
 from beam_pipeline.engines.engine import check_engine, make_engine
-from beam_pipeline.sources.units import DocumentBatch, utf8_sizes
+from beam_pipeline.sources.units import DocumentBatch
 from beam_pipeline.support.errors import EngineMismatch, UsageError
+from beam_pipeline.support.texts import Texts
 from beam_pipeline.tokenization.control_tokens import find_control_ids, tokenizer_for_text
 from beam_pipeline.tokenization.template import Template
 from beam_pipeline.tokenization.tokenizer_json import BYTE_TOKENS, load_tokenizer
@@ -254,8 +255,7 @@ def test_an_engine_that_forges_a_control_token_ends_the_run_naming_the_document(
         control_ids=control_of(tokenizer) | set(other_ids),
     )
     texts = ["the", "", "world", "people"]
-    sizes = utf8_sizes(texts)
-    batch = DocumentBatch("x", texts, np.array([10, 20, 30, 40]), sizes)
+    batch = DocumentBatch("x", Texts.of(texts), np.array([10, 20, 30, 40]))
     assert (documents.encode(batch)[1].ids == eos).sum() == len(texts)  # only the template's
 
     encode_batch = documents._engine.encode_batch

@@ -23,6 +23,7 @@ from beam_pipeline.sources import windows
 from beam_pipeline.sources.plan import plan
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit
 from beam_pipeline.support.errors import DataError, UsageError
+from beam_pipeline.support.texts import Texts
 from beam_pipeline.verbs import annotate, estimate, prepare
 from tests.beam_pipeline.conftest import make_documents
 from tests.beam_pipeline.runs import arguments
@@ -118,7 +119,7 @@ def test_documents_longer_than_windows_are_read_whole_but_not_all_of_them(
 
 
 def test_the_time_of_a_document_counts_for_its_share_in_the_window(monkeypatch: pytest.MonkeyPatch):
-    batch = DocumentBatch("a", ["text"], np.zeros(1, np.int64), np.full(1, 1000))
+    batch = DocumentBatch("a", Texts.of(["x" * 1000]), np.zeros(1, np.int64))
     window = windows.SampleWindow(WorkUnit(0, "text", "", (), 9, 0, 1.0), [(batch, 0.25)], 250, seconds=8.0)
     statistics = SplitStatistics.empty(1)
     clock = iter(range(10))
