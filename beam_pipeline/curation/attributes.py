@@ -23,12 +23,12 @@ from beam_pipeline.options.curation_options import CurationConfig
 from beam_pipeline.sources.record_columns import without_surrogates
 from beam_pipeline.sources.units import DocumentBatch
 from beam_pipeline.support.errors import DataError
+from beam_pipeline.support.texts import contents
 
 
-def text_checksums(texts: list[str]) -> np.ndarray:
+def text_checksums(texts: Sequence[str]) -> np.ndarray:
     """Returns the CRC-32C of the UTF-8 of each text, int64 [texts]."""
-    sums = (google_crc32c.value(text.encode(errors="surrogatepass")) for text in texts)
-    return np.fromiter(sums, np.int64, len(texts))
+    return np.fromiter(map(google_crc32c.value, contents(texts)), np.int64, len(texts))
 
 
 class Measurer:

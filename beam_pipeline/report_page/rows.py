@@ -18,6 +18,8 @@ from tokenmill_reader.console.escaping import visible
 # chat template.
 _MAX_BYTES_TO_TRACE = {True: 32 << 20, False: 2 << 20}
 
+_FIRST_ROWS = 256  # among which the shown ones are
+
 
 def shown_rows(splits: Sequence[FinishedSplit], decoder: TextDecoder) -> Iterator[dict[str, Any]]:
     """Yields the page's values for up to three rows of each split. Only the first row of a split is unfolded."""
@@ -49,14 +51,18 @@ def shown_rows(splits: Sequence[FinishedSplit], decoder: TextDecoder) -> Iterato
 
 
 def _chosen(split: FinishedSplit) -> list[tuple[int, int]]:
-    """Returns (shard, record) of up to three rows, whose documents are the fastest to find: those of one work unit."""
+    """Returns (shard, record) of up to three rows, whose documents are the fastest to find.
+
+    Those of the smallest work unit; or, if few documents are enough to know them, the first rows of the first unit.
+    """
     rows = split.row_table.rows[:, 0]
-    cost = np.array([unit.bytes for unit in split.units], np.int64)
+    with_rows = np.flatnonzero(rows[:-1])
+    is_whole = split.manifest["config"]["packing"] == "best_fit"
+    cost = np.array([unit.bytes if is_whole else unit.index for unit in split.units], np.int64)
     if must_deduplicate(split):
         cost = np.cumsum(cost)
-    with_rows = np.flatnonzero(rows[:-1])
     unit = int(with_rows[np.argmin(cost[with_rows])]) if len(with_rows) else len(rows) - 1  # else the tails
-    count = int(rows[unit])
+    count = int(rows[unit]) if is_whole else min(int(rows[unit]), _FIRST_ROWS)
     ranks = split.row_table.first_rank(unit, 0) + np.unique([0, count // 2, count - 1])
     shards, records = split.layout.place(ranks)
     return list(zip(shards.tolist(), records.tolist(), strict=True))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
+
+from beam_pipeline.support.texts import contents
 
 
 def mix64(x: np.ndarray) -> np.ndarray:
@@ -40,7 +43,7 @@ def place_hashes(purpose: str, seed: int, name: str, places: np.ndarray) -> np.n
     return mix64(places.astype(np.uint64) ^ np.uint64(key64(purpose, seed, name)))
 
 
-def text_hashes(texts: list[str]) -> np.ndarray:
+def text_hashes(texts: Sequence[str]) -> np.ndarray:
     """Hashes texts with 128-bit BLAKE2b.
 
     For 10**12 documents the chance of one collision is below 10**-14.
@@ -48,8 +51,5 @@ def text_hashes(texts: list[str]) -> np.ndarray:
     Returns:
         uint64 [texts, 2].
     """
-    # surrogatepass, because a lone surrogate has no valid UTF-8 encoding.
-    digests = (
-        hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest() for text in texts
-    )
+    digests = (hashlib.blake2b(content, digest_size=16).digest() for content in contents(texts))
     return np.frombuffer(b"".join(digests), np.uint64).reshape(-1, 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import overload
 
@@ -14,6 +14,16 @@ READ_BEYOND = 16
 # The first bytes of characters beyond ASCII that are white space.
 _WHITE_HEADS = np.zeros(256, bool)
 _WHITE_HEADS[[*range(0x21), 0xC2, 0xE1, 0xE2, 0xE3]] = True
+
+
+def contents(texts: Sequence[str]) -> Iterator[bytes]:
+    """Yields the bytes of each text. Only other sequences than `Texts` may contain halves of surrogate pairs."""
+    if not isinstance(texts, Texts):
+        return (text.encode(errors="surrogatepass") for text in texts)
+    data = memoryview(texts.data)
+    return (
+        bytes(data[start:end]) for start, end in zip(texts.starts.tolist(), texts.ends.tolist(), strict=True)
+    )
 
 
 class Texts(Sequence[str]):
@@ -92,10 +102,6 @@ class Texts(Sequence[str]):
     def take(self, indices: np.ndarray | Sequence[int]) -> Texts:
         """Returns the texts at these indices, which are not copied."""
         return Texts(self.data, self.starts[indices], self.ends[indices])
-
-    def bytes_of(self, index: int) -> bytes:
-        """Returns a text in UTF-8."""
-        return self.data[self.starts[index] : self.ends[index]].tobytes()
 
     def are_blank(self) -> np.ndarray:
         """Returns which texts are empty or white space only: bool [texts].

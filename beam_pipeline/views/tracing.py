@@ -44,6 +44,7 @@ from beam_pipeline.views.row_parts import (
 )
 from tokenmill_reader.format.names import UNITS
 
+_LEAST_ROWS = 64  # that are found at a time
 _MAX_EXCESS = 16  # units of compressed files may have more bytes than estimated
 
 
@@ -77,7 +78,7 @@ class Tracer:
         self._choose_split = SplitChooser(split_shares(split.manifest), config["seed"], config["split_by"])
         self._split_index = split.manifest["splits"].index(split.name)
         self._input = input_options(split)
-        self._cached_units: tuple[tuple[WorkUnit, ...], list[UnitDocuments]] | None = None
+        self._cached: tuple[tuple[WorkUnit, ...], int | None, list[UnitDocuments]] | None = None
 
     @cached_property
     def _tokenizer(self) -> AnyTokenizer:
@@ -115,7 +116,10 @@ class Tracer:
             NotTraced: If the source is missing or has changed.
             DataError: If the dataset is damaged.
         """
-        unit_documents = self.documents(origin.units, max_bytes=max_bytes, max_seconds=max_seconds)
+        rows = None
+        if not origin.is_of_tails and self._split.manifest["config"]["packing"] != "best_fit":
+            rows = max(_LEAST_ROWS, 1 << origin.position.bit_length())
+        unit_documents = self.documents(origin.units, rows=rows, max_bytes=max_bytes, max_seconds=max_seconds)
         if self._split.manifest["config"]["packing"] == "none":
             numbers = numbers_of(unit_documents[0].documents, origin.position)
             return self._verified_parts(unit_documents, numbers, row)
@@ -161,26 +165,49 @@ class Tracer:
         self,
         row_units: tuple[WorkUnit, ...],
         *,
+        rows: int | None = None,
         max_bytes: int | None = None,
         max_seconds: float | None = None,
     ) -> list[UnitDocuments]:
-        """Returns the documents of work units in the split. The last result is kept. See `trace`."""
-        if self._cached_units is not None and self._cached_units[0] == row_units:
-            return self._cached_units[1]
+        """Returns the documents of work units in the split. The last result is kept. See `trace`.
+
+        Args:
+            row_units: The units.
+            rows: The number of first rows, of a single unit, whose documents are enough. None: all documents.
+            max_bytes: See `trace`.
+            max_seconds: See `trace`.
+        """
+        if self._cached is not None and self._cached[0] == row_units:
+            cached_rows = self._cached[1]
+            if cached_rows is None or (rows is not None and rows <= cached_rows):
+                return self._cached[2]
         # Datasets of earlier versions do not list their duplicates, which depend on all previous units.
         units_to_read = self._split.units[: row_units[-1].index + 1] if self._must_deduplicate else row_units
         size = sum(unit.bytes for unit in units_to_read)
+        if rows is not None:
+            unit = row_units[-1]
+            unit_rows = max(1, int(self._split.row_table.rows[unit.index, 0]))
+            size -= unit.bytes * max(0, unit_rows - rows) // unit_rows
         if max_bytes is not None and size > max_bytes:
             raise TraceTooSlow(f"finding the documents requires tokenizing {size / 1e6:,.0f} MB again")
         if self._split.manifest.keys() & {"removed", "edited"} and not _lists_removed(self._split):
             raise NotTraced("the list of removed documents, the folder removed/ of the dataset, is missing")
         self._check_sources(units_to_read)
         try:
-            documents = list(self._documents(units_to_read, row_units, size, max_bytes, max_seconds))
+            documents = list(self._documents(units_to_read, row_units, rows, size, max_bytes, max_seconds))
         except UserError as error:
             raise NotTraced(str(error)) from error
-        self._cached_units = (row_units, documents)
+        self._cached = (row_units, rows, documents)
         return documents
+
+    def _complete_rows(self, lengths: np.ndarray) -> int:
+        """Returns how many rows documents with these numbers of tokens fill, at least."""
+        packing, max_length = (self._split.manifest["config"][name] for name in ("packing", "max_length"))
+        if packing == "none":
+            return int(np.count_nonzero(lengths))
+        if packing == "pad":
+            return int((-(-lengths // max_length)).sum())
+        return int(lengths.sum()) // max_length
 
     @property
     def _must_deduplicate(self) -> bool:
@@ -218,11 +245,12 @@ class Tracer:
         self,
         units: Sequence[WorkUnit],
         row_units: Sequence[WorkUnit],
+        rows: int | None,
         input_bytes: int,
         max_bytes: int | None,
         max_seconds: float | None,
     ) -> Iterator[UnitDocuments]:
-        """Yields the documents of `row_units` in the split, while it reads all of `units`.
+        """Yields the documents of `row_units` in the split, or of its first rows, while it reads all of `units`.
 
         Raises:
             TraceTooSlow: If, extrapolated from the batches so far, this takes longer than `max_seconds`. The first
@@ -238,6 +266,7 @@ class Tracer:
             names: list[str] = []
             places: list[int] = []
             listed, first = read_removed(removed_path(self._split.dataset, unit.index)), 0
+            unread_rows = rows or 0
             for read in read_unit(unit, self._input, columns=self._curation.columns):
                 unmasked = unmasked_documents(self._split, listed, first, len(read.texts))
                 batch, _ = edit(unit, read, first, self._decisions, unmasked)
@@ -255,6 +284,10 @@ class Tracer:
                     parts.append(documents.select(in_split))
                     places += batch.places[in_split].tolist()
                     names += [batch.name] * int(in_split.sum())
+                    if rows is not None:
+                        unread_rows -= self._complete_rows(parts[-1].lengths)
+                        if unread_rows <= 0:
+                            break
                 if start_time is None:
                     start_time = time.monotonic()
                     continue

@@ -87,7 +87,7 @@ def test_the_sample_is_small_and_a_function_of_places(
     reference, engine.reference = engine.reference, Watched()
     texts = [f"{number} " * 20 for number in range(40_000)]
     batch = batch_of(texts)
-    size = int(batch.bytes.sum())
+    size = int(batch.texts.sizes.sum())
     ids, lengths = engine.encode_batch(texts)
     samples = []
     monkeypatch.setattr(sample_check, "find_suspects", lambda texts: [])

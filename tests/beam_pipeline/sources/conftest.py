@@ -29,8 +29,8 @@ class Corpus:
         self.blank = 0
         for unit in self.units:
             for batch in read_unit(unit, config):
-                assert len(batch.texts) == len(batch.places) == len(batch.bytes)
-                assert batch.bytes.tolist() == [len(text.encode()) for text in batch.texts]
+                assert len(batch.texts) == len(batch.places) == len(batch.texts.sizes)
+                assert batch.texts.sizes.tolist() == [len(text.encode()) for text in batch.texts]
                 places = batch.places.tolist()
                 self.documents += zip([batch.name] * len(places), places, batch.texts, strict=True)
                 self.bad += batch.bad_records

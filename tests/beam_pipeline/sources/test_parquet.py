@@ -150,7 +150,7 @@ def test_a_dictionary_that_stands_for_much_text_is_decoded_piece_by_piece(tmp_pa
     before = pa.total_allocated_bytes()
     row = 0
     for batch in read_unit(unit, config):
-        assert batch.bytes.sum() <= 4 << 20
+        assert batch.texts.sizes.sum() <= 4 << 20
         assert pa.total_allocated_bytes() - before < 32 << 20
         for place, text in zip(batch.places.tolist(), batch.texts, strict=True):
             assert text == texts[numbers[place]] != texts[1]
@@ -170,7 +170,7 @@ def test_texts_of_very_different_sizes_come_in_batches_of_few_bytes(
     batches = list(read_unit(unit, config))
     assert [text for batch in batches for text in batch.texts] == texts
     assert np.concatenate([batch.places for batch in batches]).tolist() == list(range(len(texts)))
-    assert all(batch.bytes.sum() <= 4 << 20 or len(batch.texts) == 1 for batch in batches)
+    assert all(batch.texts.sizes.sum() <= 4 << 20 or len(batch.texts) == 1 for batch in batches)
 
 
 def test_a_column_of_nulls_alone_is_bad_records(tmp_path: Path, read) -> None:
