@@ -11,10 +11,9 @@ tensorflow/core/lib/io/record_writer.h: length (uint64), masked CRC-32C of the l
 from __future__ import annotations
 
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
-from google.protobuf import descriptor_pb2, message_factory
-from google.protobuf.message import Message
 
 from beam_pipeline.dataset.records import CRC, LENGTH
 from beam_pipeline.engines.token_arrays import ids_of, targets_of
@@ -23,6 +22,9 @@ from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.packing import segments_and_positions
 from tokenmill_reader.format.limits import MOST_IDS
 from tokenmill_reader.framing import masked_crc
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
 
 
 def encode_rows(block: RowBlock, *, features: tuple[str, ...], max_value: int) -> bytes:
@@ -73,6 +75,8 @@ def _columns(block: RowBlock, features: tuple[str, ...]) -> list[tuple[str, np.n
 @cache
 def _example_class() -> type[Message]:
     """Returns the class of `tf.Example`s whose features are integers. TensorFlow's own takes seconds to import."""
+    from google.protobuf import descriptor_pb2, message_factory
+
     file = descriptor_pb2.FileDescriptorProto(
         name="tokenmill/example.proto", package="tokenmill", syntax="proto3"
     )
