@@ -6,7 +6,8 @@ from dataclasses import MISSING, dataclass, fields
 
 import numpy as np
 
-from beam_pipeline.engines.token_arrays import ids_of, targets_of
+from beam_pipeline.engines.token_arrays import targets_of
+from beam_pipeline.native.library import count_ids
 from beam_pipeline.rows.blocks import RowBlock, rows_checksum
 from beam_pipeline.rows.documents import DocumentBlock
 
@@ -94,7 +95,7 @@ class SplitStatistics:
         if is_target.any():
             self.targets += int(np.count_nonzero(is_target))
             self.document_turns += _histogram(_runs(is_target, tokens))
-        self.token_counts += np.bincount(ids_of(ids), minlength=len(self.token_counts))
+        count_ids(ids, self.token_counts)
         self.document_tokens += _histogram(tokens)
         self.document_bytes += _histogram(sizes)
         ratios = _BINS_PER_BYTE * sizes // np.maximum(tokens, 1)

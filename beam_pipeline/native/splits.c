@@ -13,7 +13,7 @@ static uint32_t classes_of_long(Matcher *matcher, int64_t at) {
     uint32_t code = decode(matcher->text + at);
     const uint32_t *block = __atomic_load_n(matcher->splitter->blocks + (code >> 8), __ATOMIC_ACQUIRE);
     if (block) return block[code & 0xFF];
-    matcher->missing[code >> 8] = 1; /* the texts are encoded again */
+    matcher->missing[code >> 8] = matcher->missing[BLOCKS] = 1; /* the text is encoded again */
     return 0;
 }
 

@@ -353,29 +353,34 @@ static int add_split_words(State *state, int32_t number, const uint8_t *text, in
     return 0;
 }
 
-/* Encodes texts of `data`, which begin and end there, and after which READ_BEYOND more bytes can be read. `lengths` gets the number
- * of ids of each text. `missing` is set for blocks of characters whose classes are not known: then the ids are wrong. Returns the
- * number of all ids, or -1 if there is not enough memory. */
-int64_t tokenmill_words_encode(void *states, const uint8_t *data, const int64_t *starts, const int64_t *ends, int64_t texts,
-                               int64_t *lengths, uint8_t *missing) {
+/* Encodes the texts from `first` on, which begin and end in `data`, after which READ_BEYOND more bytes can be read. `lengths` gets
+ * the number of ids of each. Returns how many texts have been encoded, the first ones included: all, unless the next one has
+ * characters whose classes are not known. The blocks of these are set in `missing`, and its entry BLOCKS. Returns -1 if there is
+ * not enough memory. */
+int64_t tokenmill_words_encode(void *states, const uint8_t *data, const int64_t *starts, const int64_t *ends, int64_t first,
+                               int64_t texts, int64_t *lengths, uint8_t *missing) {
     State *state = states;
     state->missing = missing;
-    state->count = state->pending = 0;
-    for (int64_t i = 0; i < texts; i++) {
+    if (!first) state->count = 0;
+    state->pending = 0;
+    for (int64_t i = first; i < texts; i++) {
         int64_t before = state->count;
         if (state->model->splitter ? add_split_words(state, 0, data, starts[i], ends[i])
                                    : add_marked_words(state, data, starts[i], ends[i]))
             return -1;
         if (flush(state)) return -1;
         lengths[i] = state->count - before;
+        if (missing[BLOCKS]) {
+            state->count = before;
+            return i;
+        }
     }
-    return state->count;
+    return texts;
 }
 
-/* Copies the ids of the last texts. */
-void tokenmill_words_copy_ids(const void *states, uint32_t *ids) {
-    const State *state = states;
-    memcpy(ids, state->ids, (size_t)state->count * sizeof(uint32_t));
+/* Copies the ids of the last texts, all of them. */
+void tokenmill_words_copy_ids(const void *states, uint32_t *ids, int64_t count) {
+    if (count) memcpy(ids, ((const State *)states)->ids, (size_t)count * sizeof(uint32_t));
 }
 
 /* ---- Models and states ---- */

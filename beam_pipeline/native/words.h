@@ -90,7 +90,7 @@ typedef struct {
     const uint8_t *text;
     int64_t end;
     int by_bytes;
-    uint8_t *missing; /* [BLOCKS], set where a block is needed and not known */
+    uint8_t *missing; /* [BLOCKS + 1], set where a block is needed and not known; at last, whether there is one */
 } Matcher;
 
 /* Memory for an algorithm, which grows. */

@@ -221,22 +221,23 @@ class WordModel:
 
     def _encode(self, texts: Texts, lengths: np.ndarray, state: int, span: slice) -> int:
         """Encodes some of the texts, and sets their lengths. Returns the number of ids."""
-        arrays = texts.starts[span], texts.ends[span], lengths[span]
-        starts, ends, lengths = (array.ctypes.data for array in arrays)
-        missing = np.zeros(_BLOCKS, np.uint8)
-        while True:
-            count = self._library.tokenmill_words_encode(
-                state, texts.data.ctypes.data, starts, ends, len(arrays[0]), lengths, missing.ctypes.data
+        lengths = lengths[span]
+        places = (texts.data, texts.starts[span], texts.ends[span])
+        addresses = [array.ctypes.data for array in places]
+        missing = np.zeros(_BLOCKS + 1, np.uint8)
+        done = 0
+        while done < len(lengths):
+            done = self._library.tokenmill_words_encode(
+                state, *addresses, done, len(lengths), lengths.ctypes.data, missing.ctypes.data
             )
-            _require(count >= 0)
-            if not missing.any():
-                return count
-            for block in np.flatnonzero(missing).tolist():
+            _require(done >= 0)
+            for block in np.flatnonzero(missing[:-1]).tolist():
                 self._add_block(block)
             missing[:] = 0
+        return int(lengths.sum())
 
     def _copy_ids(self, state: int, ids: np.ndarray) -> None:
-        self._library.tokenmill_words_copy_ids(state, ids.ctypes.data)
+        self._library.tokenmill_words_copy_ids(state, ids.ctypes.data, len(ids))
 
     def _add_block(self, block: int) -> None:
         classes = np.ascontiguousarray(self._splitter.classes_of(block), np.uint32)
