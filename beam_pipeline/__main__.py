@@ -17,7 +17,7 @@ from beam_pipeline.options.command_line import config_yaml, parse, parser_of, pr
 from beam_pipeline.options.verbs import VERBS
 from beam_pipeline.support.errors import DataError, Terminated, UsageError, WorkerDied
 from beam_pipeline.support.lean_beam import import_beam
-from beam_pipeline.support.processes import collect_garbage_rarely
+from beam_pipeline.support.processes import collect_garbage_rarely, keep_freed_memory
 from tokenmill_reader.console import streams
 from tokenmill_reader.console.interrupts import prompt_interrupts
 from tokenmill_reader.console.logs import log_to_stderr
@@ -74,6 +74,7 @@ def run(verb: str, argv: Sequence[str]) -> int:
         The exit status: 0 for success, 1 for bad data, 2 for wrong usage.
     """
     collect_garbage_rarely()
+    keep_freed_memory()
     os.environ.setdefault(
         "TRANSFORMERS_NO_ADVISORY_WARNINGS", "1"
     )  # to install PyTorch, which no tokenizer needs

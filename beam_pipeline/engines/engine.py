@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from functools import lru_cache
 from typing import Protocol
 
 from tokenizers import Tokenizer
@@ -40,7 +41,7 @@ class Engine(Protocol):
     reference: Tokenizer | None
     """HF's tokenizer, which gives the same ids. None if the engine itself is HF's."""
 
-    def encode_batch(self, texts: list[str]) -> FlatIds:
+    def encode_batch(self, texts: Sequence[str]) -> FlatIds:
         """Returns the ids of all texts (unsigned integers [tokens]) and the number in each text (int64 [texts])."""
 
 
@@ -97,16 +98,26 @@ def make_engine(
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true" if threads > 1 else "false")
     if name not in ENGINES:
         raise UsageError(f"--engine {name}: no such engine; choose one of {', '.join(ENGINES)}")
-    options = {"parse_special_tokens": parse_special_tokens}
-    tokenizer = tokenizer_for_text(tokenizer_json, control_ids=control_ids, **options)
     reason = None
     if name != "hf":
         try:
-            return NativeEngine(
-                split_tokenizer(tokenizer, parse_special_tokens), tokenizer, threads=threads, **options
-            )
+            return _native(tokenizer_json, tuple(sorted(control_ids)), parse_special_tokens, threads).copy()
         except UnsupportedComponent as error:
             if name != "auto":
                 raise _unsupported(name, error) from error
             reason = str(error)
+    options = {"parse_special_tokens": parse_special_tokens}
+    tokenizer = tokenizer_for_text(tokenizer_json, control_ids=control_ids, **options)
     return HFEngine(tokenizer, reason=reason, **options)
+
+
+@lru_cache(maxsize=1)
+def _native(
+    tokenizer_json: str, control_ids: tuple[int, ...], parse_special_tokens: bool, threads: int
+) -> NativeEngine:
+    """Makes the engine `native` once for all steps and threads of a run, which take copies of it."""
+    options = {"parse_special_tokens": parse_special_tokens}
+    tokenizer = tokenizer_for_text(tokenizer_json, control_ids=control_ids, **options)
+    return NativeEngine(
+        split_tokenizer(tokenizer, parse_special_tokens), tokenizer, threads=threads, **options
+    )

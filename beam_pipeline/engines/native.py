@@ -13,8 +13,9 @@ On the way back, `_interleave` puts the ids of all pieces in the order of the te
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 
 import numpy as np
@@ -26,6 +27,7 @@ from beam_pipeline.engines.literals import Sections, TokenSpan, cut_at
 from beam_pipeline.engines.token_arrays import FlatIds, ranges, sums
 from beam_pipeline.engines.tokenizer_parts import TokenizerParts
 from beam_pipeline.engines.word_models import make_word_model
+from beam_pipeline.support.locks import ForkableLock
 from beam_pipeline.support.texts import Texts
 from beam_pipeline.tokenization.normalization import LONGEST_WORD, cut
 
@@ -56,13 +58,18 @@ class NativeEngine:
         self.fallbacks = Fallbacks()
         self._model = make_word_model(parts, threads)
         self._parts = parts
-        self._tokenizer = tokenizer
-        self._parse_special_tokens = parse_special_tokens
+        self._reference = _Reference(tokenizer, parse_special_tokens)
+
+    def copy(self) -> NativeEngine:
+        """Returns an engine for another thread, with the same model and counts of its own."""
+        engine = copy.copy(self)
+        engine.fallbacks = Fallbacks()
+        return engine
 
     @cached_property
     def reference(self) -> Tokenizer:
         """See `Engine`. Loaded on first use, since that takes longer than making the compiled model."""
-        return reference_tokenizer(self._tokenizer, parse_special_tokens=self._parse_special_tokens)
+        return self._reference.load()
 
     def encode_batch(self, texts: Sequence[str]) -> FlatIds:
         parts = self._parts
@@ -102,6 +109,20 @@ class NativeEngine:
         pieces = [cut(text, self._parts.cuts, LONGEST_WORD) for text in texts]
         ids, lengths = self._model.encode(Texts.of(chain.from_iterable(pieces)))
         return ids, sums(lengths, np.fromiter(map(len, pieces), np.int64, len(pieces)))
+
+
+class _Reference:
+    """HF's tokenizer, which is loaded once for all copies of an engine."""
+
+    def __init__(self, tokenizer: Mapping, parse_special_tokens: bool):
+        self._make = partial(reference_tokenizer, tokenizer, parse_special_tokens=parse_special_tokens)
+        self._lock = ForkableLock()
+        self._loaded: Tokenizer | None = None
+
+    def load(self) -> Tokenizer:
+        with self._lock:
+            self._loaded = self._loaded or self._make()
+            return self._loaded
 
 
 def _encode_around(spans: Mapping[int, Sequence[TokenSpan]], texts: list[str], encode: _Encode) -> FlatIds:

@@ -87,9 +87,10 @@ def _stop(
                 os.kill(pid, signal.SIGKILL)
     if not has_workers:
         # Otherwise it would go on to write the output. With workers, it waits for them forever, and does nothing more.
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(
-            ctypes.c_ulong(pipeline_thread.ident), ctypes.py_object(SystemExit)
-        )
+        for thread in started:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit)
+            )
         pipeline_thread.join(_SECONDS_TO_END)
 
 

@@ -7,10 +7,13 @@ through all such steps before the next one. Labels are for Beam's runners, and i
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
+
+from beam_pipeline.support.copies import outputs_in_order
 
 _MAIN = None  # the tag of outputs without one
 
@@ -45,6 +48,9 @@ class Metrics:
 
 class DoFn:
     """A step. See `apache_beam.DoFn`."""
+
+    at_once = 1
+    """How many elements are processed at the same time, by copies of the step. Then it has no `finish_bundle`."""
 
     def setup(self) -> None:
         """Prepares for the first element. It is not called if there is none."""
@@ -213,6 +219,15 @@ class ParDo(PTransform):
     def _outputs(self, inputs: PCollection) -> Iterator[Any]:
         side = [_value(argument) for argument in self._side]
         named_side = {name: _value(argument) for name, argument in self._named_side.items()}
+        if self._function.at_once > 1:
+
+            def make_process() -> Callable[[Any], Iterable[Any]]:
+                step = copy.copy(self._function)
+                step.setup()
+                return lambda element: step.process(element, *side, **named_side) or ()
+
+            yield from outputs_in_order(inputs.read(), make_process, self._function.at_once)
+            return
         is_set_up = False
         for element in inputs.read():
             if not is_set_up:
