@@ -7,7 +7,7 @@ from dataclasses import MISSING, dataclass, fields
 import numpy as np
 
 from beam_pipeline.engines.token_arrays import targets_of
-from beam_pipeline.native.library import count_ids
+from beam_pipeline.native.ids import count_ids
 from beam_pipeline.rows.blocks import RowBlock, rows_checksum
 from beam_pipeline.rows.documents import DocumentBlock
 
@@ -91,8 +91,7 @@ class SplitStatistics:
             tokens: int64 [documents]: the number of tokens in each.
             sizes: int64 [documents]: the number of UTF-8 bytes in each one's text.
         """
-        is_target = targets_of(ids)
-        if is_target.any():
+        if ids.dtype == np.uint32 and (is_target := targets_of(ids)).any():  # others have no bits of targets
             self.targets += int(np.count_nonzero(is_target))
             self.document_turns += _histogram(_runs(is_target, tokens))
         count_ids(ids, self.token_counts)
@@ -119,8 +118,7 @@ class SplitStatistics:
         self.rows += rows
         self.padding += block.ids.size - int(lengths.sum())
         self.row_fill += _shares(lengths, max_length)
-        is_target = targets_of(block.ids)
-        if is_target.any():
+        if block.ids.dtype == np.uint32 and (is_target := targets_of(block.ids)).any():
             self.row_targets += _shares(np.count_nonzero(is_target, axis=1), max_length)
         self.rows_checksum = (self.rows_checksum + rows_checksum(block.ids, block.lengths)) % 2**64
 

@@ -1,4 +1,4 @@
-/* Counting token ids of 2 or 4 bytes. */
+/* Sums over token ids of 2 or 4 bytes. */
 #include <stdint.h>
 
 /* Adds the number of occurrences of each id to `counts`. The highest bit of an id of 4 bytes is no part of it. Returns the number of
@@ -13,4 +13,19 @@ int64_t tokenmill_count_ids(const void *ids, int32_t itemsize, int64_t size, int
         else others++;
     }
     return others;
+}
+
+/* Writes the sum of the products of each row's ids with `multipliers`, mod 2**64. */
+void tokenmill_hash_rows(const void *ids, int32_t itemsize, int64_t rows, int64_t max_length, const uint64_t *multipliers,
+                         uint64_t *hashes) {
+    const uint16_t *narrow = ids;
+    const uint32_t *wide = ids;
+    for (int64_t row = 0; row < rows; row++, narrow += max_length, wide += max_length) {
+        uint64_t hash = 0;
+        if (itemsize == 2)
+            for (int64_t i = 0; i < max_length; i++) hash += narrow[i] * multipliers[i];
+        else
+            for (int64_t i = 0; i < max_length; i++) hash += wide[i] * multipliers[i];
+        hashes[row] = hash;
+    }
 }

@@ -105,6 +105,7 @@ def load(path: str) -> ctypes.CDLL:
             (ctypes.c_char_p, pointer, pointer, int64, ctypes.c_char_p, int64, pointer, pointer, pointer),
         ),
         "count_ids": (int64, (pointer, int32, int64, pointer, int64)),
+        "hash_rows": (None, (pointer, int32, int64, int64, pointer, pointer)),
         "is_utf8": (int32, (ctypes.c_char_p, int64)),
     }
     for name, (result, arguments) in signatures.items():
@@ -172,26 +173,3 @@ def record_ends(library: ctypes.CDLL, data: bytes, offset: int) -> np.ndarray:
         raise ValueError(f"a record cannot begin at {offset}")
     ends = np.empty(len(data) // 16 + 1, np.int64)
     return ends[: library.tokenmill_record_ends(data, len(data), offset, len(ends), ends.ctypes.data)]
-
-
-def count_ids(ids: np.ndarray, counts: np.ndarray) -> None:
-    """Adds the number of occurrences of each id to `counts`, int64 [vocab_size].
-
-    Args:
-        ids: uint16 or uint32 [tokens]; the highest bit of a uint32 is no part of it.
-
-    Raises:
-        ValueError: If an id is not below `vocab_size`.
-    """
-    library = rows_library()
-    if library is None:
-        occurrences = np.bincount(ids & np.uint32(0x7FFFFFFF), minlength=len(counts))
-        others = int(occurrences[len(counts) :].sum())
-        counts += occurrences[: len(counts)]
-    else:
-        ids = np.ascontiguousarray(ids)
-        others = library.tokenmill_count_ids(
-            ids.ctypes.data, ids.itemsize, len(ids), counts.ctypes.data, len(counts)
-        )
-    if others:
-        raise ValueError(f"{others} ids are not below the size of the vocabulary, {len(counts)}")

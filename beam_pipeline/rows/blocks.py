@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from beam_pipeline.engines.token_arrays import id_dtype, id_dtype_of, joined_columns, selected_columns
+from beam_pipeline.native.ids import hash_rows
 from beam_pipeline.support.hashing import mix64
 
 if TYPE_CHECKING:
@@ -143,12 +144,5 @@ def rows_checksum(ids: np.ndarray, lengths: np.ndarray) -> int:
         lengths: Integers [rows].
     """
     multipliers = mix64(np.arange(ids.shape[1], dtype=np.uint64)) | np.uint64(1)
-    total = 0
-    rows_per_step = max(1, CHECKSUM_VALUES // ids.shape[1])
-    for start in range(0, len(ids), rows_per_step):
-        step_rows = slice(start, start + rows_per_step)
-        # einsum, because `@` on integers reads memory column by column.
-        hashes = np.einsum("ij,j->i", ids[step_rows].astype(np.uint64), multipliers)
-        hashes = mix64(hashes + (np.asarray(lengths[step_rows], np.uint64) << np.uint64(40)))
-        total += int(hashes.sum(dtype=np.uint64))
-    return total % 2**64
+    hashes = mix64(hash_rows(ids, multipliers) + (np.asarray(lengths, np.uint64) << np.uint64(40)))
+    return int(hashes.sum(dtype=np.uint64))

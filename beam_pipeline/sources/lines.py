@@ -68,7 +68,7 @@ def whole_lines(
         if not block_end:
             pieces.append(piece)
             continue
-        block = b"".join([*pieces, piece[:block_end]]) if pieces else piece[:block_end]
+        block = b"".join([*pieces, memoryview(piece)[:block_end]])
         pieces = [piece[block_end:]] if block_end < len(piece) else []
         yield block_offset, block
         block_offset += len(block)

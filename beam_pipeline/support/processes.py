@@ -16,7 +16,7 @@ _NEW_OBJECTS_PER_COLLECTION = 50_000
 # Options of glibc's mallopt (malloc.h), and the largest values that it accepts.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 _MOST_TRIM, _MOST_MMAP = 2**31 - 1, 32 << 20
-_ARENAS = 2
+_ARENAS = 1
 
 
 def collect_garbage_rarely() -> None:
@@ -32,8 +32,8 @@ def collect_garbage_rarely() -> None:
 def keep_freed_memory() -> None:
     """Makes glibc reuse the memory of freed arrays instead of returning it to the system.
 
-    The system clears each page that it provides, which took a tenth of the CPU of a run with two threads. Call it before
-    there are threads. Other C libraries are left as they are.
+    The system clears each page that it provides, which took a tenth of the CPU of a run with two threads. Call it
+    before there are threads. Other C libraries are left as they are.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
