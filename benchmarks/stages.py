@@ -40,6 +40,7 @@ from beam_pipeline.sources import jsonl
 from beam_pipeline.sources.units import DocumentBatch, Part
 from beam_pipeline.steps.unit_rows import UnitRows
 from beam_pipeline.steps.write import MOST_THREADS
+from beam_pipeline.support.texts import Texts
 from beam_pipeline.tokenization.control_tokens import tokenizer_for_text
 from beam_pipeline.tokenization.description import describe_tokenizer
 
@@ -102,7 +103,7 @@ def stages(data: bytes, folder: str) -> dict[str, tuple[float, float]]:
     _, parse_limit = timed(lambda: [orjson.loads(line)["text"] for line in data.splitlines()])
     records, reading = timed(lambda: list(jsonl.read(io.BytesIO(data), part, options)))
     found[READ] = parse_limit, reading
-    batches = [DocumentBatch(part.name, one.texts, one.places, one.bytes) for one in records]
+    batches = [DocumentBatch(part.name, one.texts, one.places) for one in records]
 
     tokenizer = describe_tokenizer(folder)
     ours = DocumentTokenizer(
@@ -113,9 +114,9 @@ def stages(data: bytes, folder: str) -> dict[str, tuple[float, float]]:
         control_ids=tokenizer.control_ids,
         input_bytes=1 << 30,
     )
-    ours.encode(DocumentBatch(part.name, ["a"], np.zeros(1, np.int64), np.ones(1, np.int64)))
+    ours.encode(DocumentBatch(part.name, Texts.of(["a"]), np.zeros(1, np.int64)))
     parsed = tokenizer_for_text(tokenizer.json, parse_special_tokens=False, control_ids=tokenizer.control_ids)
-    model = make_word_model(split_tokenizer(parsed, False), 1)
+    model = make_word_model(split_tokenizer(parsed, False))
     _, core_seconds = timed(lambda: [model.encode(batch.texts) for batch in batches])
     documents, seconds = timed(lambda: [ours.encode(batch) for batch in batches])
     found[TOKENIZE] = core_seconds, seconds

@@ -101,7 +101,7 @@ def make_engine(
     reason = None
     if name != "hf":
         try:
-            return _native(tokenizer_json, tuple(sorted(control_ids)), parse_special_tokens, threads).copy()
+            return _native(tokenizer_json, tuple(sorted(control_ids)), parse_special_tokens).copy(threads)
         except UnsupportedComponent as error:
             if name != "auto":
                 raise _unsupported(name, error) from error
@@ -112,12 +112,8 @@ def make_engine(
 
 
 @lru_cache(maxsize=1)
-def _native(
-    tokenizer_json: str, control_ids: tuple[int, ...], parse_special_tokens: bool, threads: int
-) -> NativeEngine:
+def _native(tokenizer_json: str, control_ids: tuple[int, ...], parse_special_tokens: bool) -> NativeEngine:
     """Makes the engine `native` once for all steps and threads of a run, which take copies of it."""
     options = {"parse_special_tokens": parse_special_tokens}
     tokenizer = tokenizer_for_text(tokenizer_json, control_ids=control_ids, **options)
-    return NativeEngine(
-        split_tokenizer(tokenizer, parse_special_tokens), tokenizer, threads=threads, **options
-    )
+    return NativeEngine(split_tokenizer(tokenizer, parse_special_tokens), tokenizer, **options)

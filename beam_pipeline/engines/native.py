@@ -43,7 +43,6 @@ class NativeEngine:
         parts: The tokenizer's parts.
         tokenizer: The parsed tokenizer, as `tokenizer_for_text` returns it.
         parse_special_tokens: See `Engine`.
-        threads: Number of threads.
 
     Raises:
         UnsupportedComponent: If the compiled code does not support the tokenizer.
@@ -52,18 +51,17 @@ class NativeEngine:
     name = "native"
     reason = None
 
-    def __init__(
-        self, parts: TokenizerParts, tokenizer: Mapping, *, parse_special_tokens: bool, threads: int
-    ):
+    def __init__(self, parts: TokenizerParts, tokenizer: Mapping, *, parse_special_tokens: bool):
         self.fallbacks = Fallbacks()
-        self._model = make_word_model(parts, threads)
+        self._threads = 1
+        self._model = make_word_model(parts)
         self._parts = parts
         self._reference = _Reference(tokenizer, parse_special_tokens)
 
-    def copy(self) -> NativeEngine:
-        """Returns an engine for another thread, with the same model and counts of its own."""
+    def copy(self, threads: int) -> NativeEngine:
+        """Returns an engine with the same model and counts of its own, which encodes with this number of threads."""
         engine = copy.copy(self)
-        engine.fallbacks = Fallbacks()
+        engine.fallbacks, engine._threads = Fallbacks(), threads
         return engine
 
     @cached_property
@@ -105,9 +103,9 @@ class NativeEngine:
             texts = step(texts)
         encoded = Texts.of(texts)
         if self._parts.cuts is None or encoded.sizes.max(initial=0) <= LONGEST_WORD:
-            return self._model.encode(encoded)
+            return self._model.encode(encoded, self._threads)
         pieces = [cut(text, self._parts.cuts, LONGEST_WORD) for text in texts]
-        ids, lengths = self._model.encode(Texts.of(chain.from_iterable(pieces)))
+        ids, lengths = self._model.encode(Texts.of(chain.from_iterable(pieces)), self._threads)
         return ids, sums(lengths, np.fromiter(map(len, pieces), np.int64, len(pieces)))
 
 

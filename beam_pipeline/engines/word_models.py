@@ -31,7 +31,7 @@ _CONTINUING = b"\xff"  # never in UTF-8; CONTINUING in unigram.c
 _UNKNOWN_PENALTY = 10.0
 
 
-def make_word_model(parts: TokenizerParts, threads: int) -> WordModel:
+def make_word_model(parts: TokenizerParts) -> WordModel:
     """Makes the compiled model of a tokenizer.
 
     Raises:
@@ -45,7 +45,7 @@ def make_word_model(parts: TokenizerParts, threads: int) -> WordModel:
         SENTENCEPIECE: _bpe,
         WORD_BPE: _bpe,
     }
-    return makers.get(parts.kind, _byte_level_bpe)(parts, rows_library(), threads)
+    return makers.get(parts.kind, _byte_level_bpe)(parts, rows_library())
 
 
 def check(parts: TokenizerParts) -> None:
@@ -71,7 +71,7 @@ def check(parts: TokenizerParts) -> None:
             raise UnsupportedComponent(f"a Unigram model with byte fallback whose unknown token is {unknown}")
 
 
-def _unigram(parts: TokenizerParts, library: ctypes.CDLL, threads: int) -> WordModel:
+def _unigram(parts: TokenizerParts, library: ctypes.CDLL) -> WordModel:
     vocab = parts.core["model"]["vocab"]
     is_byte_level = parts.kind == BYTE_UNIGRAM
     spelling = _bytes_of_alphabet if is_byte_level else _with_spaces
@@ -87,17 +87,16 @@ def _unigram(parts: TokenizerParts, library: ctypes.CDLL, threads: int) -> WordM
         unknown_id=parts.core["model"]["unk_id"],
         unknown_score=min(scores) - _UNKNOWN_PENALTY,
         byte_ids=_byte_ids(numbers, parts.core["model"]["byte_fallback"]),
-        threads=threads,
     )
     spelled = ((spelling(piece), number) for piece, number in numbers.items())
     model.add_pieces({piece: (number, scores[number]) for piece, number in spelled if piece is not None})
     return model
 
 
-def _wordpiece(parts: TokenizerParts, library: ctypes.CDLL, threads: int) -> WordModel:
+def _wordpiece(parts: TokenizerParts, library: ctypes.CDLL) -> WordModel:
     core = parts.core["model"]
     most = min(core["max_input_chars_per_word"], 2**63 - 1)
-    options = {"unknown_id": unknown_id(core), "most_chars": most, "threads": threads}
+    options = {"unknown_id": unknown_id(core), "most_chars": most}
     model = WordModel(library, Kind.WORDPIECE, Cut.SPLITS, **options)
     prefix = core["continuing_subword_prefix"]
     pieces = {token.encode(): (number, 0.0) for token, number in core["vocab"].items()}
@@ -111,7 +110,7 @@ def _wordpiece(parts: TokenizerParts, library: ctypes.CDLL, threads: int) -> Wor
     return model
 
 
-def _bpe(parts: TokenizerParts, library: ctypes.CDLL, threads: int) -> WordModel:
+def _bpe(parts: TokenizerParts, library: ctypes.CDLL) -> WordModel:
     core, splitter = parts.core["model"], parts.splitter
     vocab = core["vocab"]
     at_marks = parts.kind == WORD_BPE and splitter is None
@@ -123,7 +122,6 @@ def _bpe(parts: TokenizerParts, library: ctypes.CDLL, threads: int) -> WordModel
         unknown_id=unknown_id(core),
         fuses_unknown=core["fuse_unk"],
         byte_ids=_byte_ids(vocab, core["byte_fallback"]),
-        threads=threads,
     )
     if splitter:
         spelled = vocab
@@ -139,9 +137,9 @@ def _bpe(parts: TokenizerParts, library: ctypes.CDLL, threads: int) -> WordModel
     return model
 
 
-def _byte_level_bpe(parts: TokenizerParts, library: ctypes.CDLL, threads: int) -> WordModel:
+def _byte_level_bpe(parts: TokenizerParts, library: ctypes.CDLL) -> WordModel:
     core = parts.core["model"]
-    options = {"unknown_id": unknown_id(core), "fuses_unknown": core["fuse_unk"], "threads": threads}
+    options = {"unknown_id": unknown_id(core), "fuses_unknown": core["fuse_unk"]}
     model = WordModel(library, Kind.BYTE_BPE, Cut.SPLITS, **options)
     vocab = core["vocab"]
     model.add_merges(_bytes_among(vocab), _merges(core, with_spaces=True))

@@ -80,7 +80,6 @@ class WordModel:
         fuses_unknown: Whether neighbouring unknown characters become one token.
         most_chars: The number of characters of the longest word that WordPiece encodes.
         byte_ids: The id of the token for each byte of unknown characters, or -1.
-        threads: Number of threads, each with a cache of words.
     """
 
     def __init__(
@@ -95,12 +94,11 @@ class WordModel:
         fuses_unknown: bool = False,
         most_chars: int = 0,
         byte_ids: Sequence[int] = (-1,) * 256,
-        threads: int = 1,
     ):
         self._library = library
         self._process = os.getpid()
         self._lock = ForkableLock()
-        self._pool: ThreadPoolExecutor | None = None
+        self._pools: dict[int, ThreadPoolExecutor] = {}
         self._splitter: Splitter | None = None
         self._known_blocks: set[int] = set()
         self._blocks_lock = ForkableLock()
@@ -117,18 +115,11 @@ class WordModel:
             ids_of_bytes.ctypes.data,
         )
         _require(self._model)
-        self._add_states(threads)
 
     def __del__(self):
         for state in getattr(self, "_states", ()):
             self._library.tokenmill_words_free_state(state)
         self._library.tokenmill_words_free_model(getattr(self, "_model", None))
-
-    def _add_states(self, count: int) -> None:
-        for _ in range(count):
-            state = self._library.tokenmill_words_state(self._model)
-            _require(state)
-            self._states.append(state)
 
     def add_pieces(self, pieces: Mapping[bytes, tuple[int, float]]) -> None:
         """Adds pieces, with the id and the score of each."""
@@ -195,28 +186,28 @@ class WordModel:
         self._splitter = splitter
         self._add_block(0)
 
-    def encode(self, texts: Texts) -> Flat:
-        """Encodes texts; Python's lock is released."""
+    def encode(self, texts: Texts, threads: int = 1) -> Flat:
+        """Encodes texts with up to this many threads, each of which has a cache of words. Python's lock is released."""
         ends = np.cumsum(texts.sizes)
         size = int(ends[-1]) if len(ends) else 0
-        shares = min(len(self._states), 1 + size // _BYTES_PER_THREAD)
+        shares = min(threads, 1 + size // _BYTES_PER_THREAD)
         bounds = np.searchsorted(ends, size * np.arange(1, shares) // shares).tolist()
+        spans = list(map(slice, [0, *bounds], [*bounds, len(texts)]))
         lengths = np.empty(len(texts), np.int64)
         with self._lock:  # a state serves one call at a time
-            if (
-                self._lock.was_interrupted
-            ):  # the states are those of calls that a fork ended; they are left as they are
-                count, self._states = len(self._states), []
-                self._add_states(count)
-                self._lock.was_interrupted = False
-            if self._pool is None or self._process != os.getpid():  # a fork has no threads
-                self._pool, self._process = ThreadPoolExecutor(len(self._states)), os.getpid()
-            states, spans = self._states[:shares], list(map(slice, [0, *bounds], [*bounds, len(texts)]))
-            each = map if shares == 1 else self._pool.map
+            if self._lock.was_interrupted or self._process != os.getpid():
+                # A fork has no threads, and the states of calls that it ended are left as they are.
+                self._states = [] if self._lock.was_interrupted else self._states
+                self._pools, self._process, self._lock.was_interrupted = {}, os.getpid(), False
+            while len(self._states) < shares:
+                state = self._library.tokenmill_words_state(self._model)
+                _require(state)
+                self._states.append(state)
+            states = self._states[:shares]
+            each = map if shares == 1 else self._pools.setdefault(shares, ThreadPoolExecutor(shares)).map
             counts = list(each(partial(self._encode, texts, lengths), states, spans))
             ids = np.empty(sum(counts), np.uint32)
-            parts = np.split(ids, np.cumsum(counts[:-1]))
-            list(each(self._copy_ids, states, parts))
+            list(each(self._copy_ids, states, np.split(ids, np.cumsum(counts[:-1]))))
         return ids, lengths
 
     def _encode(self, texts: Texts, lengths: np.ndarray, state: int, span: slice) -> int:

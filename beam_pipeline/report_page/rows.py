@@ -11,6 +11,7 @@ from beam_pipeline.views.code_text import is_code
 from beam_pipeline.views.decoding import TextDecoder
 from beam_pipeline.views.describing import describe_units, stretches_of
 from beam_pipeline.views.reading import FinishedSplit, Row
+from beam_pipeline.views.row_access import RowAccess
 from beam_pipeline.views.tracing import NotTraced, Tracer, must_deduplicate
 from tokenmill_reader.console.escaping import visible
 
@@ -29,8 +30,11 @@ def shown_rows(splits: Sequence[FinishedSplit], decoder: TextDecoder) -> Iterato
         is_fast = not split.has_targets and all(
             engine["name"] != "hf" for engine in split.manifest["engines"]
         )
-        for number, (shard, record) in enumerate(_chosen(split) if tracer else ()):
-            row, origin = split.row(shard, record), split.origin(shard, record)
+        access = RowAccess(split)
+        chosen = _chosen(split) if tracer else []
+        rows = access.rows([int(access.starts[shard]) + record for shard, record in chosen])
+        for number, ((shard, record), row) in enumerate(zip(chosen, rows, strict=True)):
+            origin = split.origin(shard, record)
             try:
                 parts = tracer.trace(origin, row, max_bytes=_MAX_BYTES_TO_TRACE[is_fast])
             except NotTraced:

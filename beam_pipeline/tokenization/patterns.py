@@ -74,7 +74,9 @@ class CharacterClass:
     """The regular expression, which matches one character."""
 
     def contains(self, characters: str) -> np.ndarray:
-        """Asks `tokenizers` which of the characters are in the set: bool [characters]."""
+        """Asks `tokenizers` which of the characters are in the set, unless it is one character: bool [characters]."""
+        if len(self.expression) == 1 and self.expression in (" ", re.escape(self.expression)):
+            return np.array([char == self.expression for char in characters], bool)
         text = "a" + characters
         if self.kind == "Digits":  # runs of others and of digits in turn, since "a" is none
             runs = Digits(individual_digits=False).pre_tokenize_str(text)

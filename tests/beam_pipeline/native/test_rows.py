@@ -186,18 +186,19 @@ for texts in ([], [""], ["a"], ["a" * 50] * 3, ["a b c d e f", "", "é 日本 " 
 import random
 from beam_pipeline.engines.split_levels import make_splitter
 from beam_pipeline.native.words import Cut, Kind, WordModel
+from beam_pipeline.support.texts import Texts
 from beam_pipeline.tokenization.byte_level import DEEPSEEK_PATTERNS, O200K_PATTERN
 from benchmarks.hostile_text import hostile_text
 rng = random.Random(0)
 texts = ["", *(hostile_text(rng, 30, ["▁", "▁▁", " " * 40, "é", "ab" * 300]) for _ in range(300)), "▁", " ", "a"]
-fallback = dict(byte_ids=[byte if byte % 3 else -1 for byte in range(256)], threads=2)
+fallback = dict(byte_ids=[byte if byte % 3 else -1 for byte in range(256)])
 pieces = {{text.encode()[:size]: (300 + size, -float(size)) for text in texts for size in range(9)}}
 for cut in (Cut.AT_MARKS, Cut.UNITS):
     for known in (pieces, {{}}):
         options = dict(has_prefix=cut == Cut.AT_MARKS, unknown_id=300, unknown_score=-9.0)
         model = WordModel(library, Kind.UNIGRAM, cut, **options, **fallback)
         model.add_pieces(known)
-        model.encode(texts * 3)
+        model.encode(Texts.of(texts * 3), threads=2)
 characters = {{ord(char): 256 + number for number, char in enumerate(sorted(set("".join(texts))))}}
 merges = np.array([(256 + rng.randrange(90), 256 + rng.randrange(90), 256 + rng.randrange(90)) for _ in range(300)])
 for unknown_id in (None, 5):
@@ -205,18 +206,18 @@ for unknown_id in (None, 5):
         options = dict(unknown_id=unknown_id, fuses_unknown=unknown_id == 5)
         model = WordModel(library, Kind.BPE, Cut.BETWEEN_TOKENS, **options, **fallback)
         model.add_merges(known, merges, ["é", "a"])
-        model.encode(texts * 3)
+        model.encode(Texts.of(texts * 3), threads=2)
 byte_level = {{"type": "ByteLevel", "use_regex": True}}
 for patterns in (DEEPSEEK_PATTERNS, (O200K_PATTERN,)):
     parts = [{{"type": "Split", "pattern": {{"Regex": p}}, "behavior": "Isolated", "invert": False}} for p in patterns]
     splitter = make_splitter([*parts, byte_level, {{"type": "Digits", "individual_digits": True}}])
     for kind in (Kind.BYTE_BPE, Kind.WORDPIECE):
-        model = WordModel(library, kind, Cut.SPLITS, unknown_id=0, most_chars=20, threads=2)
+        model = WordModel(library, kind, Cut.SPLITS, unknown_id=0, most_chars=20)
         if kind == Kind.BYTE_BPE:
             model.add_merges({{byte: byte for byte in range(200)}}, merges % 256)
         model.add_pieces(pieces)
         model.add_splitter(splitter)
-        model.encode(texts * 3)
+        model.encode(Texts.of(texts * 3), threads=2)
 """
     environment = {
         "PYTHONMALLOC": "malloc",
