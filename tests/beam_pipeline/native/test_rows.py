@@ -183,10 +183,12 @@ for texts in ([], [""], ["a"], ["a" * 50] * 3, ["a b c d e f", "", "é 日本 " 
             own = sets.bounds(np.arange(len(texts)))
             similarities = similarity.jaccard(sets.hashes, sets.hashes, np.concatenate([own, own], axis=1))
             assert (similarities == 1).all()
+import json
 import random
 from beam_pipeline.engines.split_levels import make_splitter
 from beam_pipeline.native.words import Cut, Kind, WordModel
 from beam_pipeline.support.texts import Texts
+from beam_pipeline.sources.lines import line_bounds
 from beam_pipeline.tokenization.byte_level import DEEPSEEK_PATTERNS, O200K_PATTERN
 from benchmarks.hostile_text import hostile_text
 rng = random.Random(0)
@@ -207,6 +209,21 @@ for unknown_id in (None, 5):
         model = WordModel(library, Kind.BPE, Cut.BETWEEN_TOKENS, **options, **fallback)
         model.add_merges(known, merges, ["é", "a"])
         model.encode(Texts.of(texts * 3), threads=2)
+lines = "".join(json.dumps({{"a": [{{}}], "text": text}}, ensure_ascii=len(text) % 2) + chr(10) for text in texts).encode()
+starts, ends = line_bounds(lines)
+for size in (0, 1, 9, 100):  # also lines that end anywhere
+    data, places = np.empty(len(lines) + 16, np.uint8), np.empty((2, len(starts)), np.int64)
+    cut = np.maximum(starts, ends - size)
+    arrays = [array.ctypes.data for array in (starts, cut)]
+    out = [data.ctypes.data, *(row.ctypes.data for row in places)]
+    library.tokenmill_json_texts(lines + bytes(16), *arrays, len(starts), b"text", 4, *out)
+    library.tokenmill_is_utf8(lines, len(lines) - size)
+counts, hashes = np.zeros(300, np.int64), np.empty(5, np.uint64)
+for dtype in (np.uint16, np.uint32):
+    ids = np.arange(500, dtype=dtype)
+    library.tokenmill_count_ids(ids.ctypes.data, ids.itemsize, 500, counts.ctypes.data, 300)
+    multipliers = np.ones(100, np.uint64)
+    library.tokenmill_hash_rows(ids.ctypes.data, ids.itemsize, 5, 100, multipliers.ctypes.data, hashes.ctypes.data)
 byte_level = {{"type": "ByteLevel", "use_regex": True}}
 for patterns in (DEEPSEEK_PATTERNS, (O200K_PATTERN,)):
     parts = [{{"type": "Split", "pattern": {{"Regex": p}}, "behavior": "Isolated", "invert": False}} for p in patterns]
