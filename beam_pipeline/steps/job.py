@@ -138,6 +138,8 @@ class Job(OutputJob):
     """The special tokens around each document."""
     threads: int
     """Number of threads of a process. The output does not depend on it."""
+    units_at_once: int
+    """The number of units that a process without Beam tokenizes at the same time."""
     gathered_bytes: int
     """Size of the rows that a process of several threads gathers at a time. The output does not depend on it."""
     chat: ChatFormat | None = None

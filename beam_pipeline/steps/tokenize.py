@@ -54,7 +54,7 @@ class TokenizeUnit(beam.DoFn):
         """How many units a process without Beam tokenizes at once: one if Python code takes much of the time."""
         job, curation = self._job, self._job.config.curation
         is_compiled = job.chat is None and not (curation.filter or curation.keep or curation.record_columns)
-        return min(job.threads, job.num_units) if is_compiled else 1
+        return min(job.units_at_once, job.num_units) if is_compiled else 1
 
     def setup(self) -> None:
         job = self._job

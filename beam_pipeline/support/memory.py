@@ -8,6 +8,7 @@ from pathlib import Path
 from beam_pipeline.support.errors import UsageError
 
 _BASE_BYTES = 400 << 20  # the program, its libraries and a work unit
+_UNIT_BYTES = 210 << 20  # another unit at the same time, and a thread's cache of words
 
 # From docs/preparing.md: the peak memory of a local runner that groups all rows, or all documents' hashes,
 # bands of MinHashes, or hashes of paragraphs.
@@ -33,6 +34,7 @@ def estimate(
     shard_bytes: float = 0,
     statistics_bytes: int = 0,
     longest_bytes: float = 0,
+    units_at_once: int = 1,
 ) -> int:
     """Estimates the peak memory of a run in this process, in bytes.
 
@@ -46,6 +48,7 @@ def estimate(
         shard_bytes: Bytes of a shard's rows, which are gathered in memory.
         statistics_bytes: Bytes of the statistics of all splits.
         longest_bytes: Bytes of the longest document that is known.
+        units_at_once: How many units are tokenized at the same time.
     """
     row_bytes = input_bytes / TEXT_BYTES_PER_TOKEN * id_bytes
     bytes_for_rows = (
@@ -55,6 +58,7 @@ def estimate(
     bytes_for_hashes += groups_bands * input_bytes * _PER_BYTE_OF_TEXT_FOR_BANDS
     bytes_for_hashes += groups_paragraphs * input_bytes * _PER_BYTE_OF_TEXT_FOR_PARAGRAPHS
     bytes_for_documents = _PER_BYTE_OF_DOCUMENT * longest_bytes + _COPIES_OF_STATISTICS * statistics_bytes
+    bytes_for_documents += (units_at_once - 1) * _UNIT_BYTES
     return int(_BASE_BYTES + bytes_for_rows + bytes_for_hashes + bytes_for_documents)
 
 
@@ -82,6 +86,15 @@ def bytes_to_gather() -> int:
     """
     free_bytes = available()
     return _MAX_BYTES_FOR_ROWS // 4 if free_bytes is None else min(_MAX_BYTES_FOR_ROWS, free_bytes // 8)
+
+
+def units_at_once(threads: int) -> int:
+    """Returns how many units a process of this many threads tokenizes at the same time.
+
+    The memory of those after the first is at most an eighth of what is available.
+    """
+    free_bytes = available()
+    return threads if free_bytes is None else min(threads, 1 + free_bytes // 8 // _UNIT_BYTES)
 
 
 def check(needed_bytes: int, available_bytes: int | None, *, remedy: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -165,6 +166,9 @@ def needed_memory(config: PrepareConfig, input_bytes: int, vocab_size: int, *, l
         shard_bytes=likely_records(config, input_bytes) * (config.max_length or 0) * id_bytes,
         statistics_bytes=8 * vocab_size * len(config.splits),
         longest_bytes=longest_bytes,
+        units_at_once=min(
+            memory.units_at_once(len(os.sched_getaffinity(0))), max(1, input_bytes // config.input.unit_bytes)
+        ),
         groups_rows=not filesystem.is_local(config.output) and config.packing != "none",
         groups_hashes=config.document_dedup == "exact",
         groups_bands=config.document_dedup == "near",

@@ -256,6 +256,7 @@ class WriteDataset(beam.PTransform):
             control_ids=checked.tokenizer.control_ids,
             template=checked.template,
             threads=launch.threads,
+            units_at_once=1,
             gathered_bytes=memory.bytes_to_gather(),
         )
 

@@ -209,7 +209,8 @@ for unknown_id in (None, 5):
         model = WordModel(library, Kind.BPE, Cut.BETWEEN_TOKENS, **options, **fallback)
         model.add_merges(known, merges, ["é", "a"])
         model.encode(Texts.of(texts * 3), threads=2)
-lines = "".join(json.dumps({{"a": [{{}}], "text": text}}, ensure_ascii=len(text) % 2) + chr(10) for text in texts).encode()
+records = ({{"a": [{{}}], "text": text}} for text in texts)
+lines = "".join(json.dumps(record, ensure_ascii=False) + chr(10) for record in records).encode()
 starts, ends = line_bounds(lines)
 for size in (0, 1, 9, 100):  # also lines that end anywhere
     data, places = np.empty(len(lines) + 16, np.uint8), np.empty((2, len(starts)), np.int64)

@@ -14,8 +14,39 @@ from beam_pipeline.sources.lines import line_bounds
 
 pytestmark = pytest.mark.skipif(rows_library() is None, reason="needs compiled code")
 
-STRINGS = ["", "a", "\\", '"', "/", "\n\t\r\b\f", "\0\x1f\x7f", "é", "\u2028", "字", "😀", "a" * 40, "  ", "text", "{}"]
-FAULTS = [b'"', b"\\", b"{", b"}", b",", b":", b"\x00", b"\x1f", b"\xff", b"\xed\xa0\x80", b"\\u", b"\\ud83d", b"0", b"-"]
+STRINGS = [
+    "",
+    "a",
+    "\\",
+    '"',
+    "/",
+    "\n\t\r\b\f",
+    "\0\x1f\x7f",
+    "é",
+    "\u2028",
+    "字",
+    "😀",
+    "a" * 40,
+    "  ",
+    "text",
+    "{}",
+]
+FAULTS = [
+    b'"',
+    b"\\",
+    b"{",
+    b"}",
+    b",",
+    b":",
+    b"\x00",
+    b"\x1f",
+    b"\xff",
+    b"\xed\xa0\x80",
+    b"\\u",
+    b"\\ud83d",
+    b"0",
+    b"-",
+]
 
 
 def random_value(rng: random.Random, depth: int = 0) -> object:
@@ -111,7 +142,14 @@ def test_the_last_of_equal_keys_counts() -> None:
 
 def test_utf8_is_what_python_decodes() -> None:
     rng = random.Random(2)
-    pieces = [*(text.encode() for text in STRINGS), *FAULTS, b"\xf4\x90\x80\x80", b"\xe0\x80\x80", b"\xc0\x80", b"a" * 33]
+    pieces = [
+        *(text.encode() for text in STRINGS),
+        *FAULTS,
+        b"\xf4\x90\x80\x80",
+        b"\xe0\x80\x80",
+        b"\xc0\x80",
+        b"a" * 33,
+    ]
     for _ in range(20_000):
         data = b"".join(rng.choices(pieces, k=rng.randrange(8)))[: rng.randrange(1, 80)]
         try:
@@ -129,7 +167,9 @@ def test_without_compiled_code_another_parser_reads_all(monkeypatch: pytest.Monk
 
 
 def test_texts_of_all_sizes_are_read() -> None:
-    lines = [json.dumps({"text": "x" * size, "n": size}).encode() for size in (0, 7, 8, 9, 15, 16, 17, 100_000)]
+    lines = [
+        json.dumps({"text": "x" * size, "n": size}).encode() for size in (0, 7, 8, 9, 15, 16, 17, 100_000)
+    ]
     block = b"\n".join(lines)  # without the last line end
     read_texts, is_read = json_texts(block, *line_bounds(block), "text")
     assert is_read.all() and np.array_equal(read_texts.sizes, [0, 7, 8, 9, 15, 16, 17, 100_000])
