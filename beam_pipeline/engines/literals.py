@@ -71,9 +71,6 @@ class StringSet:
         self._separator = next(char for char in map(chr, range(0x110000)) if char not in chars)
         self._is_empty = not strings
 
-    def __bool__(self) -> bool:
-        return not self._is_empty
-
     def find(self, texts: Sequence[str]) -> Iterator[tuple[int, int, str]]:
         """Yields (index of the text, position, string): from left to right, and the longest string of a position.
 
@@ -88,13 +85,6 @@ class StringSet:
             while starts[index + 1] <= match.start():
                 index += 1
             yield index, match.start() - starts[index], match[0]
-
-    def positions(self, texts: Sequence[str]) -> dict[int, list[int]]:
-        """Returns the positions of the strings, ascending, by the index of the text. Texts without any are left out."""
-        positions: dict[int, list[int]] = {}
-        for index, start, _ in self.find(texts):
-            positions.setdefault(index, []).append(start)
-        return positions
 
 
 class Literals:
