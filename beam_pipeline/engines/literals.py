@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
@@ -100,23 +99,19 @@ class Literals:
         self._ignored = frozenset(ignored)
         self.contents = [content for content in self._tokens if content not in self._ignored]
         """The contents that are not ignored."""
+        library = rows_library()
+        if library and self.contents:  # an engine that needs no compiler asks only for the contents
+            self._finder = StringFinder(library, {content: self._option(content) for content in self._tokens})
+            ids = [self._tokens[content]["id"] for content in self._finder.strings]
+            self._ids = np.array(ids, np.uint32)
 
     def find(self, texts: Texts) -> Spans:
         """Finds the tokens in texts, by compiled code."""
-        if self.contents:
-            finder, ids = self._finder
-            owners, starts, ends, numbers = finder.find(texts)
-        else:
-            owners, starts, ends, numbers = np.empty((4, 0), np.int64)
-            ids = np.empty(0, np.uint32)
-        return Spans(texts, owners, starts, ends, ids[numbers], owners[numbers < 0])
-
-    @cached_property
-    def _finder(self) -> tuple[StringFinder, np.ndarray]:
-        options = {content: self._option(content) for content in self._tokens}
-        finder = StringFinder(rows_library(), options)
-        ids = [self._tokens[content]["id"] for content in finder.strings]
-        return finder, np.array(ids, np.uint32)
+        if not self.contents:
+            none = np.empty(0, np.int64)
+            return Spans(texts, none, none, none, none.astype(np.uint32), none)
+        owners, starts, ends, numbers = self._finder.find(texts)
+        return Spans(texts, owners, starts, ends, self._ids[numbers], owners[numbers < 0])
 
     def _option(self, content: str) -> Option:
         if content in self._ignored:
