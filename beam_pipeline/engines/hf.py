@@ -9,6 +9,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from beam_pipeline.engines.fallbacks import Fallbacks
+from beam_pipeline.engines.literals import StringSet
 from beam_pipeline.engines.token_arrays import FlatIds
 from beam_pipeline.engines.tokenizer_parts import TokenizerParts, split_tokenizer
 from beam_pipeline.tokenization.normalization import cut
@@ -78,7 +79,9 @@ class HFEngine:
         self._parts: TokenizerParts | None
         try:
             self._parts = split_tokenizer(tokenizer, parse_special_tokens)
-        except UnsupportedComponent:
+            self._literals = StringSet(self._parts.literals.contents)
+            self._normalized_literals = StringSet(self._parts.normalized_literals.contents)
+        except (UnsupportedComponent, RecursionError):  # recursion: an added token of hundreds of characters
             self._parts = None  # where a text can be cut is unknown, so texts are encoded as a whole
         else:
             if self._parts.cuts is None:
@@ -107,11 +110,11 @@ class HFEngine:
     def _encode_long(self, text: str) -> np.ndarray:
         """Encodes a text piece by piece. 100 MB of text at once would need many GB of memory."""
         parts, texts = self._parts, [text]
-        if any(parts.literals.find(texts)):
+        if any(self._literals.find(texts)):
             return self._encode_one(text)
         for step in parts.normalize:
             texts = step(texts)
-        if any(parts.normalized_literals.find(texts)):
+        if any(self._normalized_literals.find(texts)):
             return self._encode_one(text)
         for step in parts.mark:
             texts = step(texts)

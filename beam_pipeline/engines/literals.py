@@ -9,74 +9,56 @@ from itertools import accumulate
 
 import numpy as np
 
-from beam_pipeline.tokenization.normalization import RUST_SPACE
+from beam_pipeline.native.library import rows_library
+from beam_pipeline.native.literals import Option, StringFinder
+from beam_pipeline.support.texts import Texts
 
-TokenSpan = tuple[int, int, int]
-"""An added token in a text: its start and end, including the white space that belongs to it, and its id."""
+_OPTIONS = {"lstrip": Option.LSTRIP, "rstrip": Option.RSTRIP, "single_word": Option.SINGLE_WORD}
 
 
 @dataclass(frozen=True)
-class Sections:
-    """Texts that are cut into items: added tokens, and the sections between them.
+class Spans:
+    """Added tokens in texts, from left to right, and the texts that they are in.
 
-    The texts "ab<s>c" and "<s>" have three items and one, if <s> has the id 1:
-
-    >>> cut_at(["ab<s>c", "<s>"], {0: [(2, 5, 1)], 1: [(0, 3, 1)]})  # doctest: +NORMALIZE_WHITESPACE
-    Sections(texts=['ab', 'c'], owners=array([0, 0]), indices=array([0, 2, 1, 3]),
-             tokens=array([1, 1], dtype=uint32), counts=array([3, 1]))
+    >>> tokens = [{"id": 1, "content": "<s>", "lstrip": False, "rstrip": False, "single_word": False}]
+    >>> spans = Literals(tokens).find(Texts.of(["ab<s>c", "d", "<s>"]))
+    >>> spans.owners.tolist(), list(spans.sections), spans.before.tolist()
+    ([0, 2], ['ab', 'c', 'd', '', ''], [0, 3])
     """
 
-    texts: list[str]
-    """The sections, none of which is empty."""
+    texts: Texts
     owners: np.ndarray
-    """int64 [sections]: the index of each section's text."""
-    indices: np.ndarray
-    """int64 [sections + tokens]: the index of each section, then of each token, among the items of all texts."""
-    tokens: np.ndarray
-    """uint32 [tokens]: the ids of the added tokens."""
-    counts: np.ndarray
-    """int64 [texts]: how many items each text has."""
+    """int64 [tokens], ascending: the index of each token's text."""
+    starts: np.ndarray
+    """int64 [tokens]: where each token begins among the bytes of the texts. White space may belong to it."""
+    ends: np.ndarray
+    """int64 [tokens]"""
+    ids: np.ndarray
+    """uint32 [tokens]"""
+    unclear: np.ndarray
+    """int64 [texts], ascending: the indices of the texts in which it is unclear where the tokens are."""
 
-    @classmethod
-    def from_parts(cls, parts: Sequence[str], ids: np.ndarray, ends: np.ndarray) -> Sections:
-        """Makes sections of texts that were split.
+    @property
+    def sections(self) -> Texts:
+        """A section, which may be empty, before each token and at the end of each text."""
+        counts = self.counts
+        last = np.cumsum(counts) - 1
+        starts, ends = np.empty((2, len(self.owners) + len(counts)), np.int64)
+        starts[last - counts + 1] = self.texts.starts
+        starts[self.before + 1] = self.ends
+        ends[last] = self.texts.ends
+        ends[self.before] = self.starts
+        return Texts(self.texts.data, starts, ends)
 
-        Args:
-            parts: Sections, which may be empty.
-            ids: int64 [parts]: the id of the added token after each section; negative if there is none.
-            ends: bool [parts]: which sections are the last of their text.
-        """
-        # A part gives up to two items: the section, unless it is empty, and the token after it.
-        is_item = np.empty((len(parts), 2), bool)
-        is_item[:, 0] = np.fromiter(map(len, parts), np.int64, len(parts)) > 0
-        is_item[:, 1] = ids >= 0
-        indices = np.cumsum(is_item).reshape(is_item.shape) - 1
-        owners = np.cumsum(ends) - ends
-        return cls(
-            list(filter(None, parts)),
-            owners[is_item[:, 0]],
-            np.concatenate([indices[is_item[:, 0], 0], indices[is_item[:, 1], 1]]),
-            ids[is_item[:, 1]].astype(np.uint32),
-            np.bincount(owners, is_item.sum(1), int(ends.sum())).astype(np.int64),
-        )
+    @property
+    def before(self) -> np.ndarray:
+        """int64 [tokens]: the index of the section before each token."""
+        return np.arange(len(self.owners)) + self.owners
 
-
-def cut_at(texts: Sequence[str], spans: Mapping[int, Sequence[TokenSpan]]) -> Sections:
-    """Cuts texts at added tokens. `spans` has those of each text that contains any, by the index of the text."""
-    parts: list[str] = []
-    ids: list[int] = []
-    ends: list[bool] = []
-    for index, text in enumerate(texts):
-        section_start = 0
-        for start, end, token in spans.get(index, ()):
-            parts.append(text[section_start:start])
-            ids.append(token)
-            ends.append(False)
-            section_start = end
-        parts.append(text[section_start:])
-        ids.append(-1)
-        ends.append(True)
-    return Sections.from_parts(parts, np.array(ids, np.int64), np.array(ends, bool))
+    @property
+    def counts(self) -> np.ndarray:
+        """int64 [texts]: the number of each text's sections."""
+        return np.bincount(self.owners, minlength=len(self.texts)) + 1
 
 
 class StringSet:
@@ -86,12 +68,7 @@ class StringSet:
         self._pattern = re.compile(trie_pattern(strings))
         chars = set("".join(strings))
         self._separator = next(char for char in map(chr, range(0x110000)) if char not in chars)
-        # (One trie, since `re` finds the first character of a match faster if all alternatives are on one level.)
-        self._split = re.compile(f"({trie_pattern([*strings, self._separator])})")
         self._is_empty = not strings
-
-    def __bool__(self) -> bool:
-        return not self._is_empty
 
     def find(self, texts: Sequence[str]) -> Iterator[tuple[int, int, str]]:
         """Yields (index of the text, position, string): from left to right, and the longest string of a position.
@@ -108,30 +85,6 @@ class StringSet:
                 index += 1
             yield index, match.start() - starts[index], match[0]
 
-    def split(self, texts: Sequence[str]) -> tuple[list[str], list[str]] | None:
-        """Splits texts at all of the strings, many times as fast as `find` finds them.
-
-        >>> StringSet(["<s>", "!"]).split(["a!b<s>", "c"])
-        (['a', 'b', '', 'c'], ['!', '<s>', '', ''])
-
-        Returns:
-            The sections, and the string after each: an empty one if it is the last section of its text. None if the
-            texts contain none of the strings, or if they contain the control character that joins them here.
-        """
-        joined = self._separator.join(texts)
-        if self._is_empty or not self._pattern.search(joined) or joined.count(self._separator) >= len(texts):
-            return None
-        parts = self._split.split(joined)
-        strings = ["" if string == self._separator else string for string in parts[1::2]]
-        return parts[::2], [*strings, ""]
-
-    def positions(self, texts: Sequence[str]) -> dict[int, list[int]]:
-        """Returns the positions of the strings, ascending, by the index of the text. Texts without any are left out."""
-        positions: dict[int, list[int]] = {}
-        for index, start, _ in self.find(texts):
-            positions.setdefault(index, []).append(start)
-        return positions
-
 
 class Literals:
     """A set of added tokens that are searched for together: all on the text as it is, or all on the normalized text.
@@ -144,84 +97,26 @@ class Literals:
     def __init__(self, tokens: Sequence[Mapping] = (), ignored: Collection[str] = ()):
         self._tokens = {token["content"]: token for token in tokens}
         self._ignored = frozenset(ignored)
-        matched = self._tokens.keys() - self._ignored
-        self._strings = StringSet(self._tokens if matched else ())
-        plain = not any(token[key] for token in tokens for key in ("single_word", "lstrip", "rstrip"))
-        self._ids = {"": -1, **{token["content"]: token["id"] for token in tokens}} if plain else None
+        self.contents = [content for content in self._tokens if content not in self._ignored]
+        """The contents that are not ignored."""
+        library = rows_library()
+        if library and self.contents:  # an engine that needs no compiler asks only for the contents
+            self._finder = StringFinder(library, {content: self._option(content) for content in self._tokens})
+            ids = [self._tokens[content]["id"] for content in self._finder.strings]
+            self._ids = np.array(ids, np.uint32)
 
-    def __bool__(self) -> bool:
-        return bool(self._strings)
+    def find(self, texts: Texts) -> Spans:
+        """Finds the tokens in texts, by compiled code."""
+        if not self.contents:
+            none = np.empty(0, np.int64)
+            return Spans(texts, none, none, none, none.astype(np.uint32), none)
+        owners, starts, ends, numbers = self._finder.find(texts)
+        return Spans(texts, owners, starts, ends, self._ids[numbers], owners[numbers < 0])
 
-    def find(self, texts: Sequence[str]) -> tuple[dict[int, list[TokenSpan]], list[int]]:
-        """Finds the tokens in a batch of texts.
-
-        Returns:
-            The spans of the tokens by the index of the text, without texts that contain none; and the indices of the
-            texts in which this class cannot determine them.
-        """
-        spans: dict[int, list[TokenSpan]] = {}
-        undetermined: list[int] = []
-        for index, start, content in self._strings.find(texts):
-            if content in self._ignored or (undetermined and undetermined[-1] == index):
-                continue
-            span = self._span(texts[index], start, content, spans.get(index))
-            if span is None:
-                undetermined.append(index)
-                spans.pop(index, None)
-            else:
-                spans.setdefault(index, []).append(span)
-        return spans, undetermined
-
-    def split(self, texts: Sequence[str]) -> Sections | None:
-        """Cuts texts at the tokens in them, as `cut_at` does, but several times as fast.
-
-        Returns:
-            None if the texts contain neither tokens nor ignored contents, or if this class cannot find them.
-        """
-        split_texts = None if self._ids is None else self._strings.split(texts)
-        if split_texts is None:
-            return None
-        parts, contents = split_texts
-        if not self._ignored.isdisjoint(contents):
-            parts, contents = _merge_ignored(self._ignored, parts, contents)
-        ids = np.fromiter(map(self._ids.__getitem__, contents), np.int64, len(contents))
-        return Sections.from_parts(parts, ids, ids < 0)
-
-    def _span(
-        self, text: str, start: int, content: str, previous: list[TokenSpan] | None
-    ) -> TokenSpan | None:
-        """Returns the span of a token, or None if `tokenizers` has rules for it that are not implemented here."""
-        token = self._tokens[content]
-        previous_end = previous[-1][1] if previous else 0
-        if token["single_word"] or start < previous_end:
-            return None
-        end = start + len(content)
-        if token["lstrip"]:
-            while start > previous_end and text[start - 1] in RUST_SPACE:
-                start -= 1
-        if token["rstrip"]:
-            while end < len(text) and text[end] in RUST_SPACE:
-                end += 1
-        return start, end, token["id"]
-
-
-def _merge_ignored(
-    ignored: Collection[str], parts: Sequence[str], contents: Sequence[str]
-) -> tuple[list[str], list[str]]:
-    """Makes ignored strings part of the text again, and joins them with the sections around them.
-
-    >>> _merge_ignored({"!"}, ["a", "b", "c"], ["!", "<s>", ""])
-    (['a!b', 'c'], ['<s>', ''])
-    """
-    joined, remaining, text = [], [], ""
-    for part, content in zip(parts, contents, strict=True):
-        if content in ignored:
-            text += part + content
-        else:
-            joined.append(text + part)
-            remaining.append(content)
-            text = ""
-    return joined, remaining
+    def _option(self, content: str) -> Option:
+        if content in self._ignored:
+            return Option.IGNORED
+        return sum((option for name, option in _OPTIONS.items() if self._tokens[content][name]), Option(0))
 
 
 def trie_pattern(strings: Collection[str]) -> str:

@@ -4,11 +4,11 @@ HF encodes only documents in which it is unclear here what an added token is.
 
 Each step cuts the text further and hands the pieces to the next one:
 
-1. `_encode_texts` splits documents at the added tokens that are matched in text as it is.
+1. `encode_batch` splits documents at the added tokens that are matched in text as it is.
 2. `_encode_sections` normalizes the sections, and splits them at the added tokens that are matched in normalized text.
 3. `_encode_normalized` marks word beginnings; compiled code then cuts the text to words and encodes them.
 
-On the way back, `_interleave` puts the ids of all pieces in the order of the text, and `sums` adds up the lengths.
+On the way back, `_encode_around` puts the added tokens between the ids of the sections.
 """
 
 from __future__ import annotations
@@ -23,17 +23,15 @@ from tokenizers import Tokenizer
 
 from beam_pipeline.engines.fallbacks import Fallbacks
 from beam_pipeline.engines.hf import encode_flat, reference_tokenizer
-from beam_pipeline.engines.literals import Sections, TokenSpan, cut_at
+from beam_pipeline.engines.literals import Spans
 from beam_pipeline.engines.token_arrays import FlatIds, ranges, sums
 from beam_pipeline.engines.tokenizer_parts import TokenizerParts
 from beam_pipeline.engines.word_models import make_word_model
 from beam_pipeline.support.locks import ForkableLock
 from beam_pipeline.support.texts import Texts
-from beam_pipeline.tokenization.normalization import LONGEST_WORD, cut
+from beam_pipeline.tokenization.normalization import LONGEST_WORD, Step, cut
 
 _LITERALS = "special tokens in text"
-
-_Encode = Callable[[Sequence[str]], FlatIds]
 
 
 class NativeEngine:
@@ -70,40 +68,27 @@ class NativeEngine:
         return self._reference.load()
 
     def encode_batch(self, texts: Sequence[str]) -> FlatIds:
-        parts = self._parts
-        sections = parts.literals.split(texts) if parts.uniform else None
-        if sections is not None:
-            return _encode_split(sections, self._encode_sections)
-        spans, hf_indices = parts.literals.find(texts)
-        if spans and not parts.uniform:
-            hf_indices, spans = sorted({*hf_indices, *spans}), {}
-        if not hf_indices:
-            return _encode_around(spans, texts, self._encode_sections)
+        texts = Texts.of(texts)
+        spans = self._parts.literals.find(texts)
+        hf_indices = spans.unclear if self._parts.uniform else np.unique(spans.owners)
+        if not len(hf_indices):
+            return _encode_around(spans, self._encode_sections)
         indices = np.delete(np.arange(len(texts)), hf_indices)
-        spans = {int(np.searchsorted(indices, index)): text_spans for index, text_spans in spans.items()}
-        self.fallbacks.add((_LITERALS, index, texts[index]) for index in hf_indices)
-        flats = [
-            encode_flat(self.reference, [texts[index] for index in hf_indices]),
-            _encode_around(spans, [texts[index] for index in indices.tolist()], self._encode_sections),
-        ]
-        return _interleave(np.concatenate([hf_indices, indices]).astype(np.int64), flats)
+        left = texts.take(hf_indices)
+        self.fallbacks.add((_LITERALS, *text) for text in zip(hf_indices.tolist(), left, strict=True))
+        rest = self._parts.literals.find(texts.take(indices))
+        flats = [encode_flat(self.reference, list(left)), _encode_around(rest, self._encode_sections)]
+        return _interleave(np.concatenate([hf_indices, indices]), flats)
 
-    def _encode_sections(self, texts: Sequence[str]) -> FlatIds:
+    def _encode_sections(self, texts: Texts) -> FlatIds:
         """Encodes the texts between added tokens."""
-        for step in self._parts.normalize:
-            texts = step(texts)
-        sections = self._parts.normalized_literals.split(texts)
-        if sections is not None:
-            return _encode_split(sections, self._encode_normalized)
-        spans, _ = self._parts.normalized_literals.find(texts)
-        return _encode_around(spans, texts, self._encode_normalized)
+        spans = self._parts.normalized_literals.find(_apply(self._parts.normalize, texts))
+        return _encode_around(spans, self._encode_normalized)
 
-    def _encode_normalized(self, texts: Sequence[str]) -> FlatIds:
-        for step in self._parts.mark:
-            texts = step(texts)
-        encoded = Texts.of(texts)
-        if self._parts.cuts is None or encoded.sizes.max(initial=0) <= LONGEST_WORD:
-            return self._model.encode(encoded, self._threads)
+    def _encode_normalized(self, texts: Texts) -> FlatIds:
+        texts = _apply(self._parts.mark, texts)
+        if self._parts.cuts is None or texts.sizes.max(initial=0) <= LONGEST_WORD:
+            return self._model.encode(texts, self._threads)
         pieces = [cut(text, self._parts.cuts, LONGEST_WORD) for text in texts]
         ids, lengths = self._model.encode(Texts.of(chain.from_iterable(pieces)), self._threads)
         return ids, sums(lengths, np.fromiter(map(len, pieces), np.int64, len(pieces)))
@@ -123,15 +108,23 @@ class _Reference:
             return self._loaded
 
 
-def _encode_around(spans: Mapping[int, Sequence[TokenSpan]], texts: list[str], encode: _Encode) -> FlatIds:
-    """Encodes texts that contain added tokens at `spans`, by the index of the text; `encode` encodes the rest."""
-    return _encode_split(cut_at(texts, spans), encode) if spans else encode(texts)
+def _apply(steps: Sequence[Step], texts: Texts) -> Texts:
+    if not steps:
+        return texts
+    strings = list(texts)
+    for step in steps:
+        strings = step(strings)
+    return Texts.of(strings)
 
 
-def _encode_split(sections: Sections, encode: _Encode) -> FlatIds:
-    flats = [encode(sections.texts), (sections.tokens, np.ones(len(sections.tokens), np.int64))]
-    ids, lengths = _interleave(sections.indices, flats)
-    return ids, sums(lengths, sections.counts)
+def _encode_around(spans: Spans, encode: Callable[[Texts], FlatIds]) -> FlatIds:
+    """Encodes texts that contain added tokens at `spans`; `encode` encodes the sections between them."""
+    if not len(spans.owners):
+        return encode(spans.texts)
+    ids, lengths = encode(spans.sections)
+    ids = np.insert(ids, np.cumsum(lengths)[spans.before], spans.ids)
+    counts = spans.counts
+    return ids, sums(lengths, counts) + counts - 1
 
 
 def _interleave(indices: np.ndarray, flats: Sequence[FlatIds]) -> FlatIds:

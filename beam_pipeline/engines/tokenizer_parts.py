@@ -81,16 +81,9 @@ def split_tokenizer(tokenizer: Mapping, parse_special_tokens: bool) -> Tokenizer
     ignored = [token["content"] for token in added_tokens if token["special"] and not parse_special_tokens]
     return replace(
         parts,
-        literals=_literals([token for token in added_tokens if not token["normalized"]], ignored),
+        literals=Literals([token for token in added_tokens if not token["normalized"]], ignored),
         normalized_literals=_normalized_literals(normalized, ignored, tokenizer["normalizer"], parts),
     )
-
-
-def _literals(tokens: Sequence[Mapping], ignored: Sequence[str]) -> Literals:
-    try:
-        return Literals(tokens, ignored)
-    except RecursionError as error:
-        raise UnsupportedComponent("an added token that is hundreds of characters long") from error
 
 
 def _normalized_literals(
@@ -108,7 +101,7 @@ def _normalized_literals(
     if len(set(contents)) < len(contents) or not all(contents):
         raise UnsupportedComponent("added tokens that are equal or empty after normalization")
     hidden = [content for content, token in zip(contents, tokens, strict=True) if token["content"] in ignored]
-    return _literals(
+    return Literals(
         [{**token, "content": content} for content, token in zip(contents, tokens, strict=True)], hidden
     )
 

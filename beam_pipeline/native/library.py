@@ -1,6 +1,6 @@
 """The compiled inner loops of writing records (rows.c), of finding near-duplicates (shingles.c), of tokenizing words
-(words.c), and of counting them and learning merges (word_counts.c, merges.c), called by ctypes, which releases
-Python's lock.
+(words.c) between added tokens (literals.c), and of counting words and learning merges (word_counts.c, merges.c), called
+by ctypes, which releases Python's lock.
 
 Installing the package compiles them if there is a C compiler. Without it, `rows_library` returns None. Protobuf
 then gives the same bytes in 25 times the CPU, NumPy the same shingles, and Hugging Face's library the same ids.
@@ -17,7 +17,7 @@ import numpy as np
 
 from beam_pipeline.support.errors import UsageError
 
-_INTERFACE = 7  # INTERFACE in rows.c
+_INTERFACE = 8  # INTERFACE in rows.c
 _MOST_FEATURES = 8  # MOST_FEATURES in rows.c
 _FRAME_BYTES = 16 + 11  # the framing, and the head of Example.features
 _FEATURE_BYTES = 7 * 11  # the heads of a feature's entry, without its name: a tag and a varint each
@@ -91,6 +91,9 @@ def load(path: str) -> ctypes.CDLL:
         "words_copy_ids": (None, (pointer, pointer, int64)),
         "words_free_state": (None, (pointer,)),
         "words_free_model": (None, (pointer,)),
+        "strings_new": (pointer, (ctypes.c_char_p, pointer, pointer, pointer, pointer, int64)),
+        "strings_find": (int64, (pointer, pointer, pointer, pointer, int64, pointer, int64)),
+        "strings_free": (None, (pointer,)),
         "words_new": (pointer, (pointer, int32)),
         "words_count": (int32, (pointer, ctypes.c_char_p, pointer, int64)),
         "words_size": (None, (pointer, pointer)),

@@ -1,21 +1,7 @@
 /* Unigram and WordPiece models, exactly as the crate `tokenizers` has them (models/unigram/model.rs, models/wordpiece/mod.rs). */
 #include "words.h"
 
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
-#define WITH_POPCOUNT __attribute__((target_clones("popcnt", "default")))
-#else
-#define WITH_POPCOUNT
-#endif
-
 /* ---- The trie of a Unigram model ---- */
-
-static inline __attribute__((always_inline)) const Node *step(const Node *nodes, const Node *node, uint8_t byte) {
-    uint64_t bits = node->bytes[byte >> 6], bit = (uint64_t)1 << (byte & 63);
-    if (!(bits & bit)) return NULL;
-    uint32_t before = (uint32_t)__builtin_popcountll(bits & (bit - 1));
-    for (int i = 0; i < byte >> 6; i++) before += (uint32_t)__builtin_popcountll(node->bytes[i]);
-    return nodes + node->first + before;
-}
 
 typedef struct {
     int64_t start, end; /* of the sorted pieces that lead to a node */

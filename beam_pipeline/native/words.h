@@ -1,4 +1,4 @@
-/* What the files of the native engine share: words.c, splits.c, unigram.c and bpe.c. */
+/* What the files of the native engine share: words.c, splits.c, unigram.c, bpe.c and literals.c. */
 #ifndef TOKENMILL_WORDS_H
 #define TOKENMILL_WORDS_H
 
@@ -11,6 +11,12 @@
 
 #define HIDDEN __attribute__((visibility("hidden")))
 
+#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
+#define WITH_POPCOUNT __attribute__((target_clones("popcnt", "default")))
+#else
+#define WITH_POPCOUNT
+#endif
+
 enum { UNIGRAM, BPE, BYTE_BPE, WORDPIECE };       /* Kind in words.py */
 enum { AT_MARKS, BETWEEN_TOKENS, UNITS, SPLITS }; /* how texts are cut, see `encode_text` in words.c; Cut in words.py */
 
@@ -21,6 +27,15 @@ typedef struct {
     int32_t id;        /* of the piece that ends here; -1 if none does */
     double score;
 } Node;
+
+/* The node to which a byte leads; NULL if there is none. */
+static inline __attribute__((always_inline)) const Node *step(const Node *nodes, const Node *node, uint8_t byte) {
+    uint64_t bits = node->bytes[byte >> 6], bit = (uint64_t)1 << (byte & 63);
+    if (!(bits & bit)) return NULL;
+    uint32_t before = (uint32_t)__builtin_popcountll(bits & (bit - 1));
+    for (int i = 0; i < byte >> 6; i++) before += (uint32_t)__builtin_popcountll(node->bytes[i]);
+    return nodes + node->first + before;
+}
 
 /* A merge of BPE, see bpe.c. */
 typedef struct {

@@ -225,6 +225,14 @@ for dtype in (np.uint16, np.uint32):
     library.tokenmill_count_ids(ids.ctypes.data, ids.itemsize, 500, counts.ctypes.data, 300)
     multipliers = np.ones(100, np.uint64)
     library.tokenmill_hash_rows(ids.ctypes.data, ids.itemsize, 5, 100, multipliers.ctypes.data, hashes.ctypes.data)
+from beam_pipeline.native.literals import Option, StringFinder
+words = sorted({{text[start : start + size] for text in texts for start in (0, 9) for size in range(1, 5)}} - {{""}})
+for strings in ([], ["a"], ["\\n", " ", "\u3000é"], words[:300], [" " * size for size in range(1, 600)]):
+    for known in (0, 6, 15):
+        finder = StringFinder(library, {{string: Option(known & number) for number, string in enumerate(strings)}})
+        finder.find(Texts.of(texts))
+        for text in texts[:100]:
+            finder.find(Texts.of([text]))
 byte_level = {{"type": "ByteLevel", "use_regex": True}}
 for patterns in (DEEPSEEK_PATTERNS, (O200K_PATTERN,)):
     parts = [{{"type": "Split", "pattern": {{"Regex": p}}, "behavior": "Isolated", "invert": False}} for p in patterns]

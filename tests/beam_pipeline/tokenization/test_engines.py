@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from beam_pipeline.engines import hf, native
 from beam_pipeline.engines.engine import Engine, check_engine, make_engine
@@ -272,6 +272,15 @@ def test_a_word_of_megabytes_is_cut_in_the_same_way_by_all_engines(
         tokenizer_json = make_tokenizer(name)
         ids = encode(make_engine("auto", tokenizer_json), [text])
         assert ids == encode(make_engine("hf", tokenizer_json), [text]), name
+
+
+def test_added_tokens_of_hundreds_of_characters_have_all_engines(make_tokenizer: Callable[[str], str]):
+    tokenizer = Tokenizer.from_str(make_tokenizer("sentencepiece"))
+    tokenizer.add_tokens([AddedToken("~" * size, normalized=False) for size in range(1, 900)])
+    texts = ["~" * 2000 + "a\n~ b", "ab" * 40_000 + "~" * 899, "~"]
+    expected = encode_by_hf(tokenizer, texts)
+    for name in ("native", "hf"):
+        assert encode(make_engine(name, tokenizer.to_str()), texts) == expected
 
 
 def test_special_tokens_in_text_are_text(tokenizer_json: str):
