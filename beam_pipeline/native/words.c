@@ -1,50 +1,17 @@
 /* Tokenizing words: plain C without Python's API, which `words.py` calls by ctypes.
  *
  * A text is cut into words, between which no token reaches. The ids of a word are computed once and then looked up in a
- * cache. A model is constant, and threads share it; each thread has a state with its own cache.
+ * cache. Threads share a model and its cache; each thread has a state of its own.
  */
-#include "words.h"
-
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
+#include "word_cache.h"
 
 enum {
-    INLINE_BYTES = 16,
-    INLINE_IDS = 3,
-    MOST_CACHED_BYTES = 96,
-    FIRST_SLOTS = 1 << 14,
-    MOST_SLOTS = 1 << 21,
-    ARENA_WORDS = 8 << 20,
-    READ_BEYOND = 16, /* _READ_BEYOND in words.py */
+    READ_BEYOND = 16, /* READ_BEYOND in texts.py */
     AHEAD = 32        /* words whose slots are fetched from memory at the same time */
 };
 
-/* A cached word. A short one, of up to INLINE_BYTES and INLINE_IDS, is here, so that one access to memory is enough: `key` is
- * the word, filled up with zeros. For another one, `key` is its hash, and where its entry in the arena begins. */
-typedef struct {
-    uint64_t key[2];
-    uint32_t ids[INLINE_IDS];
-    uint8_t size;  /* in bytes; 0 in an empty slot */
-    uint8_t count; /* of ids; IN_ARENA for a word that is not here */
-    uint16_t unused;
-} Slot;
-
-enum { IN_ARENA = 255 };
-
-typedef struct {
-    const uint8_t *word;
-    int64_t size;
-    uint64_t key[2]; /* as in a slot; for a long word, its hash first */
-    uint64_t hash;
-} Pending;
-
 typedef struct {
     const Model *model;
-    Slot *slots;
-    uint64_t slot_mask, used;
-    uint32_t *arena; /* entries: the number of ids, the ids, the word's bytes */
-    uint64_t arena_end;
     Scratch word;    /* a word with its marks as spaces */
     Scratch scratch; /* of the model's algorithm */
     Pending ahead[AHEAD];
@@ -54,20 +21,6 @@ typedef struct {
     uint8_t *missing; /* see `Matcher` */
 } State;
 
-
-/* Large pages make access twice as fast where the system has them. */
-void *tokenmill_allocate_table(size_t size) {
-    enum { PAGE = 1 << 21 };
-    void *table = NULL;
-    if (size < PAGE) return malloc(size);
-    size = (size + PAGE - 1) / PAGE * PAGE;
-    if (posix_memalign(&table, PAGE, size)) return NULL;
-#ifdef MADV_HUGEPAGE
-    madvise(table, size, MADV_HUGEPAGE); /* a hint: it may fail */
-#endif
-    return table;
-}
-
 static int64_t encode_word(State *state, const uint8_t *word, int64_t size, uint32_t *ids) {
     const Model *model = state->model;
     if (model->kind == UNIGRAM) return tokenmill_encode_unigram(model, &state->scratch, word, size, ids);
@@ -75,122 +28,13 @@ static int64_t encode_word(State *state, const uint8_t *word, int64_t size, uint
     return tokenmill_encode_bpe(model, &state->scratch, word, size, ids);
 }
 
-/* ---- The cache ---- */
-
-static uint64_t load(const uint8_t *at) {
-    uint64_t value;
-    memcpy(&value, at, 8);
-    return value;
-}
-
-static uint64_t mix(uint64_t low, uint64_t high, uint64_t size) {
-    uint64_t hash = (low ^ size * 0x9E3779B97F4A7C15u) * 0xBF58476D1CE4E5B9u;
-    hash = (hash ^ hash >> 32 ^ high) * 0x94D049BB133111EBu;
-    return hash ^ hash >> 29;
-}
-
-/* The first `size` bytes, from 0 to 8, of those that are loaded. */
-static uint64_t first_bytes(uint64_t bytes, int64_t size) {
-    if (size >= 8) return bytes;
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    return size > 0 ? bytes >> (64 - 8 * size) : 0;
-#else
-    return bytes & (((uint64_t)1 << 8 * (size > 0 ? size : 0)) - 1);
-#endif
-}
-
-/* Prepares to look up a word. Bytes after it are read, and do not matter. */
-static inline void pend(Pending *pending, const uint8_t *word, int64_t size) {
-    pending->word = word;
-    pending->size = size;
-    if (size <= INLINE_BYTES) {
-        pending->key[0] = first_bytes(load(word), size);
-        pending->key[1] = size > 8 ? first_bytes(load(word + 8), size - 8) : 0;
-        pending->hash = mix(pending->key[0], pending->key[1], (uint64_t)size);
-    } else if (size <= MOST_CACHED_BYTES) {
-        uint64_t hash = 0;
-        for (int64_t i = 0; i < size; i += 8) hash = mix(hash, first_bytes(load(word + i), size - i), (uint64_t)size);
-        pending->hash = pending->key[0] = hash;
-    }
-}
-
-static void empty_cache(State *state) {
-    memset(state->slots, 0, (state->slot_mask + 1) * sizeof(Slot));
-    state->used = 0;
-    state->arena_end = 0;
-}
-
-static uint64_t hash_of_slot(const State *state, const Slot *slot) {
-    if (slot->count != IN_ARENA) return mix(slot->key[0], slot->key[1], slot->size);
-    if (slot->size > INLINE_BYTES) return slot->key[0];
-    const uint32_t *entry = state->arena + slot->key[1];
-    Pending pending;
-    pend(&pending, (const uint8_t *)(entry + 1 + *entry), slot->size);
-    return pending.hash;
-}
-
-static void grow(State *state) {
-    uint64_t count = 2 * (state->slot_mask + 1);
-    Slot *slots = count <= MOST_SLOTS ? tokenmill_allocate_table(count * sizeof(Slot)) : NULL;
-    if (!slots) {
-        empty_cache(state);
-        return;
-    }
-    memset(slots, 0, count * sizeof(Slot));
-    for (uint64_t i = 0; i <= state->slot_mask; i++) {
-        if (!state->slots[i].size) continue;
-        uint64_t at = hash_of_slot(state, state->slots + i) & (count - 1);
-        while (slots[at].size) at = (at + 1) & (count - 1);
-        slots[at] = state->slots[i];
-    }
-    free(state->slots);
-    state->slots = slots;
-    state->slot_mask = count - 1;
-}
-
-/* Caches a word of up to MOST_CACHED_BYTES. */
-static void add(State *state, const Pending *pending, const uint32_t *ids, int64_t count) {
-    Slot slot = {{pending->key[0], pending->key[1]}, {0}, (uint8_t)pending->size, (uint8_t)count, 0};
-    if (pending->size <= INLINE_BYTES && count <= INLINE_IDS) {
-        memcpy(slot.ids, ids, (size_t)count * sizeof(uint32_t));
-    } else {
-        uint64_t words = 1 + (uint64_t)count + ((uint64_t)pending->size + 3) / 4 + 2; /* 8 bytes after it can be read */
-        if (state->arena_end + words > ARENA_WORDS) empty_cache(state);
-        uint32_t *entry = state->arena + state->arena_end;
-        *entry = (uint32_t)count;
-        memcpy(entry + 1, ids, (size_t)count * sizeof(uint32_t));
-        memcpy(entry + 1 + count, pending->word, (size_t)pending->size);
-        slot.key[0] = pending->hash;
-        slot.key[1] = state->arena_end;
-        slot.count = IN_ARENA;
-        state->arena_end += words;
-    }
-    uint64_t at = pending->hash & state->slot_mask;
-    while (state->slots[at].size) at = (at + 1) & state->slot_mask;
-    state->slots[at] = slot;
-    if (2 * ++state->used > state->slot_mask) grow(state);
-}
-
 /* Writes the ids of a word, and returns their number; -1 if there is not enough memory. There is room for INLINE_IDS. */
 static int64_t look_up(State *state, const Pending *pending, uint32_t *ids) {
     if (pending->size > MOST_CACHED_BYTES) return encode_word(state, pending->word, pending->size, ids);
-    uint64_t at = pending->hash & state->slot_mask;
-    for (const Slot *slot; (slot = state->slots + at)->size; at = (at + 1) & state->slot_mask) {
-        if (slot->size != pending->size) continue;
-        if (slot->count != IN_ARENA) {
-            if (slot->key[0] != pending->key[0] || slot->key[1] != pending->key[1]) continue;
-            memcpy(ids, slot->ids, sizeof(slot->ids));
-            return slot->count;
-        }
-        if (slot->key[0] != pending->hash) continue;
-        const uint32_t *entry = state->arena + slot->key[1];
-        int64_t count = *entry;
-        if (memcmp(entry + 1 + count, pending->word, (size_t)pending->size)) continue;
-        memcpy(ids, entry + 1, (size_t)count * sizeof(uint32_t));
-        return count;
-    }
-    int64_t count = encode_word(state, pending->word, pending->size, ids);
-    if (count >= 0) add(state, pending, ids, count);
+    int64_t count = find_word(state->model->cache, pending, ids);
+    if (count >= 0) return count;
+    count = encode_word(state, pending->word, pending->size, ids);
+    if (count >= 0) tokenmill_cache_word(state->model->cache, pending, ids, count);
     return count;
 }
 
@@ -309,7 +153,7 @@ static int flush(State *state) {
 static int add_word(State *state, const uint8_t *word, int64_t size) {
     Pending *pending = state->ahead + state->pending;
     pend(pending, word, size);
-    __builtin_prefetch(state->slots + (pending->hash & state->slot_mask));
+    fetch_slot(state->model->cache, pending);
     return ++state->pending < AHEAD ? 0 : flush(state);
 }
 
@@ -388,6 +232,7 @@ void tokenmill_words_copy_ids(const void *states, uint32_t *ids, int64_t count) 
 void tokenmill_words_free_model(void *models) {
     Model *model = models;
     if (!model) return;
+    tokenmill_free_cache(model->cache);
     free(model->nodes);
     free(model->merges);
     free(model->likely);
@@ -408,6 +253,10 @@ void *tokenmill_words_model(int32_t kind, int32_t cut, int32_t has_prefix, int32
                             double unknown_score, int64_t most_chars, const int64_t *byte_ids) {
     Model *model = calloc(1, sizeof(Model));
     if (!model) return NULL;
+    if (!(model->cache = tokenmill_new_cache())) {
+        free(model);
+        return NULL;
+    }
     model->kind = kind;
     model->cut = cut;
     model->has_prefix = has_prefix;
@@ -491,8 +340,6 @@ int32_t tokenmill_words_set_block(void *models, int32_t block, const uint32_t *c
 void tokenmill_words_free_state(void *states) {
     State *state = states;
     if (!state) return;
-    free(state->slots);
-    free(state->arena);
     free(state->ids);
     free(state->word.memory);
     free(state->scratch.memory);
@@ -502,15 +349,9 @@ void tokenmill_words_free_state(void *states) {
 /* Makes a state for a thread. Returns NULL if there is not enough memory. */
 void *tokenmill_words_state(const void *model) {
     State *state = calloc(1, sizeof(State));
-    if (!state) return NULL;
-    state->model = model;
-    state->slot_mask = FIRST_SLOTS - 1;
-    state->slots = tokenmill_allocate_table(FIRST_SLOTS * sizeof(Slot));
-    state->arena = tokenmill_allocate_table(ARENA_WORDS * sizeof(uint32_t)); /* the system provides it where it is written */
-    if (!state->slots || !state->arena) {
-        tokenmill_words_free_state(state);
-        return NULL;
-    }
-    empty_cache(state);
+    if (state) state->model = model;
     return state;
 }
+
+/* Makes room in the cache of a model that no thread uses. */
+void tokenmill_words_make_room(const void *model) { tokenmill_make_room(((const Model *)model)->cache); }

@@ -1,4 +1,4 @@
-/* What the files of the native engine share: words.c, splits.c, unigram.c, bpe.c and literals.c. */
+/* What the files of the native engine share: words.c, word_cache.c, splits.c, unigram.c, bpe.c and literals.c. */
 #ifndef TOKENMILL_WORDS_H
 #define TOKENMILL_WORDS_H
 
@@ -81,7 +81,10 @@ typedef struct {
     uint32_t letters;         /* the classes whose ASCII characters are the letters */
 } Splitter;
 
+typedef struct Cache Cache; /* see word_cache.h */
+
 typedef struct {
+    Cache *cache;
     int32_t kind, cut, has_prefix, fuses_unknown;
     int64_t unknown_id; /* -1 if there is none */
     double unknown_score;
@@ -147,7 +150,7 @@ HIDDEN Node *tokenmill_build_trie(const uint8_t *text, const int64_t *ends, cons
 HIDDEN int64_t tokenmill_id_of_piece(const Model *model, const uint8_t *word, int64_t size);
 /* Adds the merges to a model. Returns whether there is enough memory. */
 HIDDEN int tokenmill_set_merges(Model *model, const uint32_t *merges, int64_t count);
-/* A table that is accessed in no order; NULL if there is not enough memory. Free it with `free`. */
+/* A table that is accessed in no order, in word_cache.c; NULL if there is not enough memory. Free it with `free`. */
 HIDDEN void *tokenmill_allocate_table(size_t size);
 
 /* The end of the match of a level's pattern that begins at `at`; -1 if there is none. */

@@ -187,7 +187,7 @@ class WordModel:
         self._add_block(0)
 
     def encode(self, texts: Texts, threads: int = 1) -> Flat:
-        """Encodes texts with up to this many threads, each of which has a cache of words. Python's lock is released."""
+        """Encodes texts with up to this many threads, which share a cache of words. Python's lock is released."""
         ends = np.cumsum(texts.sizes)
         size = int(ends[-1]) if len(ends) else 0
         shares = min(threads, 1 + size // _BYTES_PER_THREAD)
@@ -203,6 +203,7 @@ class WordModel:
                 state = self._library.tokenmill_words_state(self._model)
                 _require(state)
                 self._states.append(state)
+            self._library.tokenmill_words_make_room(self._model)
             states = self._states[:shares]
             each = map if shares == 1 else self._pools.setdefault(shares, ThreadPoolExecutor(shares)).map
             counts = list(each(partial(self._encode, texts, lengths), states, spans))

@@ -1,0 +1,112 @@
+/* The cache of words, see word_cache.h: a hash table with open addressing, whose slots are filled once.
+ *
+ * A thread claims an empty slot by making it BUSY, fills it, and then sets its size, which others read first. Two threads may cache
+ * the same word, which does no harm. The table grows, or is emptied, only between calls, while no thread uses it.
+ */
+#include "word_cache.h"
+
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+enum { FIRST_SLOTS = 1 << 15, MOST_SLOTS = 1 << 21, GROWTH = 4, ARENA_WORDS = 8 << 20 };
+
+/* Large pages make access twice as fast where the system has them. */
+void *tokenmill_allocate_table(size_t size) {
+    enum { PAGE = 1 << 21 };
+    void *table = NULL;
+    if (size < PAGE) return malloc(size);
+    size = (size + PAGE - 1) / PAGE * PAGE;
+    if (posix_memalign(&table, PAGE, size)) return NULL;
+#ifdef MADV_HUGEPAGE
+    madvise(table, size, MADV_HUGEPAGE); /* a hint: it may fail */
+#endif
+    return table;
+}
+
+static void empty(Cache *cache) {
+    memset(cache->slots, 0, (cache->slot_mask + 1) * sizeof(Slot));
+    cache->used = cache->arena_end = 0;
+}
+
+void tokenmill_free_cache(Cache *cache) {
+    if (!cache) return;
+    free(cache->slots);
+    free(cache->arena);
+    free(cache);
+}
+
+Cache *tokenmill_new_cache(void) {
+    Cache *cache = calloc(1, sizeof(Cache));
+    if (!cache) return NULL;
+    cache->slot_mask = FIRST_SLOTS - 1;
+    cache->slots = tokenmill_allocate_table(FIRST_SLOTS * sizeof(Slot));
+    cache->arena = tokenmill_allocate_table(ARENA_WORDS * sizeof(uint32_t)); /* the system provides it where it is written */
+    if (!cache->slots || !cache->arena) {
+        tokenmill_free_cache(cache);
+        return NULL;
+    }
+    empty(cache);
+    return cache;
+}
+
+static uint64_t hash_of(const Cache *cache, const Slot *slot) {
+    if (slot->count != IN_ARENA) return mix(slot->key[0], slot->key[1], slot->size);
+    if (slot->size > INLINE_BYTES) return slot->key[0];
+    const uint32_t *entry = cache->arena + slot->key[1];
+    Pending pending;
+    pend(&pending, (const uint8_t *)(entry + 1 + *entry), slot->size);
+    return pending.hash;
+}
+
+void tokenmill_make_room(Cache *cache) {
+    uint64_t count = GROWTH * (cache->slot_mask + 1);
+    int is_full = 2 * cache->used > cache->slot_mask, arena_is_full = cache->arena_end > ARENA_WORDS / 4 * 3;
+    if (!is_full && !arena_is_full) return;
+    Slot *slots = !arena_is_full && count <= MOST_SLOTS ? tokenmill_allocate_table(count * sizeof(Slot)) : NULL;
+    if (!slots) {
+        empty(cache);
+        return;
+    }
+    memset(slots, 0, count * sizeof(Slot));
+    cache->used = 0;
+    for (uint64_t i = 0; i <= cache->slot_mask; i++) {
+        const Slot *slot = cache->slots + i;
+        if (!slot->size || slot->size == BUSY) continue; /* BUSY: a fork ended the thread that filled it */
+        uint64_t at = hash_of(cache, slot) & (count - 1);
+        while (slots[at].size) at = (at + 1) & (count - 1);
+        slots[at] = *slot;
+        cache->used++;
+    }
+    free(cache->slots);
+    cache->slots = slots;
+    cache->slot_mask = count - 1;
+}
+
+void tokenmill_cache_word(Cache *cache, const Pending *pending, const uint32_t *ids, int64_t count) {
+    if (__atomic_load_n(&cache->used, __ATOMIC_RELAXED) > cache->slot_mask / 4 * 3) return;
+    int is_inline = pending->size <= INLINE_BYTES && count <= INLINE_IDS;
+    uint64_t start = 0;
+    if (!is_inline) {
+        uint64_t words = 1 + (uint64_t)count + ((uint64_t)pending->size + 3) / 4 + 2; /* 8 bytes after it can be read */
+        start = __atomic_fetch_add(&cache->arena_end, words, __ATOMIC_RELAXED);
+        if (start + words > ARENA_WORDS) return;
+        uint32_t *entry = cache->arena + start;
+        *entry = (uint32_t)count;
+        memcpy(entry + 1, ids, (size_t)count * sizeof(uint32_t));
+        memcpy(entry + 1 + count, pending->word, (size_t)pending->size);
+    }
+    uint64_t at = pending->hash & cache->slot_mask;
+    Slot *slot = cache->slots + at;
+    for (uint8_t free_size = 0; !__atomic_compare_exchange_n(&slot->size, &free_size, BUSY, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+         free_size = 0) {
+        at = (at + 1) & cache->slot_mask;
+        slot = cache->slots + at;
+    }
+    slot->key[0] = is_inline ? pending->key[0] : pending->hash;
+    slot->key[1] = is_inline ? pending->key[1] : start;
+    slot->count = is_inline ? (uint8_t)count : IN_ARENA;
+    if (is_inline) memcpy(slot->ids, ids, (size_t)count * sizeof(uint32_t));
+    __atomic_store_n(&slot->size, (uint8_t)pending->size, __ATOMIC_RELEASE);
+    __atomic_fetch_add(&cache->used, 1, __ATOMIC_RELAXED);
+}

@@ -1,0 +1,109 @@
+/* A cache of the ids of words, which threads read and extend at the same time. */
+#ifndef TOKENMILL_WORD_CACHE_H
+#define TOKENMILL_WORD_CACHE_H
+
+#include "words.h"
+
+enum { INLINE_BYTES = 16, INLINE_IDS = 3, MOST_CACHED_BYTES = 96 };
+
+/* A cached word. A short one, of up to INLINE_BYTES and INLINE_IDS, is here, so that one access to memory is enough: `key` is
+ * the word, filled up with zeros. For another one, `key` is its hash, and where its entry in the arena begins. */
+typedef struct {
+    uint64_t key[2];
+    uint32_t ids[INLINE_IDS];
+    uint8_t size;  /* in bytes; 0 in an empty slot, and BUSY while a thread fills it; written last */
+    uint8_t count; /* of ids; IN_ARENA for a word that is not here */
+    uint16_t unused;
+} Slot;
+
+enum { BUSY = 255, IN_ARENA = 255 };
+
+struct Cache {
+    Slot *slots;
+    uint64_t slot_mask;
+    uint32_t *arena;      /* entries: the number of ids, the ids, the word's bytes */
+    uint8_t apart[64];    /* from what follows, which changes often, so that other threads keep what is before it */
+    uint64_t used, arena_end;
+};
+
+/* A word that is looked up. */
+typedef struct {
+    const uint8_t *word;
+    int64_t size;
+    uint64_t key[2]; /* as in a slot; for a long word, its hash first */
+    uint64_t hash;
+} Pending;
+
+static inline uint64_t load(const uint8_t *at) {
+    uint64_t value;
+    memcpy(&value, at, 8);
+    return value;
+}
+
+static inline uint64_t mix(uint64_t low, uint64_t high, uint64_t size) {
+    uint64_t hash = (low ^ size * 0x9E3779B97F4A7C15u) * 0xBF58476D1CE4E5B9u;
+    hash = (hash ^ hash >> 32 ^ high) * 0x94D049BB133111EBu;
+    return hash ^ hash >> 29;
+}
+
+/* The first `size` bytes, from 0 to 8, of those that are loaded. */
+static inline uint64_t first_bytes(uint64_t bytes, int64_t size) {
+    if (size >= 8) return bytes;
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    return size > 0 ? bytes >> (64 - 8 * size) : 0;
+#else
+    return bytes & (((uint64_t)1 << 8 * (size > 0 ? size : 0)) - 1);
+#endif
+}
+
+/* Prepares to look up a word. Bytes after it are read, and do not matter. */
+static inline void pend(Pending *pending, const uint8_t *word, int64_t size) {
+    pending->word = word;
+    pending->size = size;
+    if (size <= INLINE_BYTES) {
+        pending->key[0] = first_bytes(load(word), size);
+        pending->key[1] = size > 8 ? first_bytes(load(word + 8), size - 8) : 0;
+        pending->hash = mix(pending->key[0], pending->key[1], (uint64_t)size);
+    } else if (size <= MOST_CACHED_BYTES) {
+        uint64_t hash = 0;
+        for (int64_t i = 0; i < size; i += 8) hash = mix(hash, first_bytes(load(word + i), size - i), (uint64_t)size);
+        pending->hash = pending->key[0] = hash;
+    }
+}
+
+static inline void fetch_slot(const Cache *cache, const Pending *pending) {
+    __builtin_prefetch(cache->slots + (pending->hash & cache->slot_mask));
+}
+
+/* Writes the ids of a word of up to MOST_CACHED_BYTES, and returns their number; -1 if it is not cached. There is room for
+ * INLINE_IDS. */
+static inline int64_t find_word(const Cache *cache, const Pending *pending, uint32_t *ids) {
+    uint64_t at = pending->hash & cache->slot_mask;
+    for (;; at = (at + 1) & cache->slot_mask) {
+        const Slot *slot = cache->slots + at;
+        uint8_t size = __atomic_load_n(&slot->size, __ATOMIC_ACQUIRE);
+        if (!size) return -1;
+        if (size != pending->size) continue;
+        if (slot->count != IN_ARENA) {
+            if (slot->key[0] != pending->key[0] || slot->key[1] != pending->key[1]) continue;
+            memcpy(ids, slot->ids, sizeof(slot->ids));
+            return slot->count;
+        }
+        if (slot->key[0] != pending->hash) continue;
+        const uint32_t *entry = cache->arena + slot->key[1];
+        int64_t count = *entry;
+        if (memcmp(entry + 1 + count, pending->word, (size_t)pending->size)) continue;
+        memcpy(ids, entry + 1, (size_t)count * sizeof(uint32_t));
+        return count;
+    }
+}
+
+/* Caches a word of up to MOST_CACHED_BYTES, unless the cache is full. */
+HIDDEN void tokenmill_cache_word(Cache *cache, const Pending *pending, const uint32_t *ids, int64_t count);
+/* Makes a cache. NULL if there is not enough memory. */
+HIDDEN Cache *tokenmill_new_cache(void);
+HIDDEN void tokenmill_free_cache(Cache *cache);
+/* Makes room in a cache that no thread uses meanwhile. */
+HIDDEN void tokenmill_make_room(Cache *cache);
+
+#endif
