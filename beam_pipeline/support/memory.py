@@ -8,7 +8,7 @@ from pathlib import Path
 from beam_pipeline.support.errors import UsageError
 
 _BASE_BYTES = 400 << 20  # the program, its libraries and a work unit
-_UNIT_BYTES = 210 << 20  # another unit at the same time, and a thread's cache of words
+_UNIT_BYTES = 90 << 20  # another unit at the same time
 
 # From docs/preparing.md: the peak memory of a local runner that groups all rows, or all documents' hashes,
 # bands of MinHashes, or hashes of paragraphs.
