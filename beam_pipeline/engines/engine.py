@@ -16,6 +16,7 @@ from beam_pipeline.engines.token_arrays import FlatIds
 from beam_pipeline.engines.tokenizer_parts import split_tokenizer
 from beam_pipeline.engines.word_models import check
 from beam_pipeline.support.errors import UsageError
+from beam_pipeline.support.locks import ForkableLock
 from beam_pipeline.tokenization.control_tokens import tokenizer_for_text
 from beam_pipeline.tokenization.tokenizer_json import UnsupportedComponent
 
@@ -23,6 +24,8 @@ from beam_pipeline.tokenization.tokenizer_json import UnsupportedComponent
 HF_SPEED = "1 to 5 MB/s"
 
 ENGINES = ("auto", "hf", "native")
+
+_MAKING = ForkableLock()  # a cached function may be called twice at the same time
 
 
 class Engine(Protocol):
@@ -101,7 +104,9 @@ def make_engine(
     reason = None
     if name != "hf":
         try:
-            return _native(tokenizer_json, tuple(sorted(control_ids)), parse_special_tokens).copy(threads)
+            with _MAKING:
+                engine = _native(tokenizer_json, tuple(sorted(control_ids)), parse_special_tokens)
+            return engine.copy(threads)
         except UnsupportedComponent as error:
             if name != "auto":
                 raise _unsupported(name, error) from error

@@ -17,7 +17,7 @@ import numpy as np
 
 from beam_pipeline.support.errors import UsageError
 
-_INTERFACE = 9  # INTERFACE in rows.c
+_INTERFACE = 10  # INTERFACE in rows.c
 _MOST_FEATURES = 8  # MOST_FEATURES in rows.c
 _FRAME_BYTES = 16 + 11  # the framing, and the head of Example.features
 _FEATURE_BYTES = 7 * 11  # the heads of a feature's entry, without its name: a tag and a varint each
@@ -107,6 +107,21 @@ def load(path: str) -> ctypes.CDLL:
         "json_texts": (
             None,
             (ctypes.c_char_p, pointer, pointer, int64, ctypes.c_char_p, int64, pointer, pointer, pointer),
+        ),
+        "map_characters": (
+            int64,
+            (
+                pointer,
+                pointer,
+                pointer,
+                int64,
+                ctypes.c_char_p,
+                pointer,
+                pointer,
+                int64,
+                *[pointer] * 4,
+                int64,
+            ),
         ),
         "count_ids": (int64, (pointer, int32, int64, pointer, int64)),
         "hash_rows": (None, (pointer, int32, int64, int64, pointer, pointer)),

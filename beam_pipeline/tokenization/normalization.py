@@ -22,7 +22,7 @@ from beam_pipeline.tokenization.characters import CharacterSet
 from beam_pipeline.tokenization.local_normalization import LocalNormalizer
 from beam_pipeline.tokenization.tokenizer_json import UnsupportedComponent
 
-Step = Callable[[list[str]], list[str]]
+Step = Callable[[Sequence[str]], Sequence[str]]
 
 # Unicode's White_Space, at which Rust strips and splits. `str.isspace` includes four more control characters.
 RUST_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"

@@ -37,8 +37,8 @@ def break_engine_on(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     def replace_model(word: str) -> None:
         correct_encode = words.WordModel.encode
 
-        def encode(self: words.WordModel, pieces: Sequence[str]) -> words.Flat:
-            ids, lengths = correct_encode(self, pieces)
+        def encode(self: words.WordModel, pieces: Sequence[str], threads: int = 1) -> words.Flat:
+            ids, lengths = correct_encode(self, pieces, threads)
             ids = ids.copy()
             for number, end in enumerate(np.cumsum(lengths).tolist()):
                 if word in pieces[number]:

@@ -185,6 +185,7 @@ for texts in ([], [""], ["a"], ["a" * 50] * 3, ["a b c d e f", "", "é 日本 " 
             assert (similarities == 1).all()
 import json
 import random
+from tokenizers.normalizers import BertNormalizer
 from beam_pipeline.engines.split_levels import make_splitter
 from beam_pipeline.native.words import Cut, Kind, WordModel
 from beam_pipeline.support.texts import Texts
@@ -219,6 +220,10 @@ for size in (0, 1, 9, 100):  # also lines that end anywhere
     out = [data.ctypes.data, *(row.ctypes.data for row in places)]
     library.tokenmill_json_texts(lines + bytes(16), *arrays, len(starts), b"text", 4, *out)
     library.tokenmill_is_utf8(lines, len(lines) - size)
+from beam_pipeline.tokenization import character_map
+character_map.rows_library = lambda: library
+for exact in (BertNormalizer(lowercase=True), BertNormalizer(lowercase=False, strip_accents=False)):
+    assert list(character_map.CharacterMap(exact)(texts * 2)) == list(map(exact.normalize_str, texts * 2))
 counts, hashes = np.zeros(300, np.int64), np.empty(5, np.uint64)
 for dtype in (np.uint16, np.uint32):
     ids = np.arange(500, dtype=dtype)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import threading
 
+import pytest
+from tokenizers.normalizers import BertNormalizer, Normalizer
+
+from beam_pipeline.tokenization import character_map
 from beam_pipeline.tokenization.character_map import CharacterMap
+from benchmarks.hostile_text import hostile_text
 
 
 class _Slow:
@@ -26,7 +32,28 @@ def test_threads_that_learn_characters_at_the_same_time_do_not_mix_them_up() -> 
     slow = threading.Thread(target=characters, args=(["ä"],))
     slow.start()
     component.has_begun.wait()
-    assert characters(["öß"]) == ["ÖSS"]
+    assert list(characters(["öß"])) == ["ÖSS"]
     component.may_end.set()
     slow.join()
-    assert characters(["äößö"]) == ["ÄÖSSÖ"]
+    assert list(characters(["äößö"])) == ["ÄÖSSÖ"]
+
+
+@pytest.mark.parametrize("has_library", [True, False])
+@pytest.mark.parametrize(
+    "exact",
+    [
+        BertNormalizer(lowercase=True),
+        BertNormalizer(lowercase=False),
+        BertNormalizer(clean_text=False, handle_chinese_chars=False, strip_accents=False),
+    ],
+)
+def test_texts_are_normalized_as_by_the_component(
+    exact: Normalizer, has_library: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_library:
+        monkeypatch.setattr(character_map, "rows_library", lambda: None)
+    rng = random.Random(0)
+    every = "".join(chr(code) for code in range(0x30000) if not 0xD800 <= code < 0xE000)
+    texts = ["", "a\x00b", *(hostile_text(rng, 20) for _ in range(500))]
+    texts += [every[start : start + 50] for start in range(0, len(every), 50)] if has_library else []
+    assert list(CharacterMap(exact)(texts)) == list(map(exact.normalize_str, texts))
