@@ -27,24 +27,6 @@ static inline int width_at(const Matcher *matcher, int64_t at) {
     return is_single(matcher, at) ? 1 : char_size(matcher->text[at]);
 }
 
-/* The first byte at or after `place` that is no ASCII letter, or one after `end`. */
-static inline const uint8_t *end_of_letters(const uint8_t *place, const uint8_t *end) {
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-    const uint64_t ones = 0x0101010101010101u, highs = 0x8080808080808080u;
-    for (; place < end; place += 8) {
-        uint64_t bytes, lower, others;
-        memcpy(&bytes, place, 8);
-        lower = (bytes | 0x20 * ones) & ~highs;
-        /* The high bit of a sum is set if the byte is at least `a`, or above `z`. */
-        others = ~((lower + (0x80 - 'a') * ones) & ~(lower + (0x7F - 'z') * ones) & ~bytes) & highs;
-        if (others) return place + (__builtin_ctzll(others) >> 3);
-    }
-#else
-    while (place < end && (uint8_t)((*place | 0x20) - 'a') < 26) place++;
-#endif
-    return place;
-}
-
 /* Where the characters of some classes end. */
 static inline int64_t end_of_run(Matcher *matcher, uint32_t classes, int64_t at) {
     const uint8_t *place = matcher->text + at, *end = matcher->text + matcher->end;
@@ -129,4 +111,14 @@ uint32_t tokenmill_candidates(const Splitter *splitter, const Level *level, uint
     for (int32_t i = 0; i < level->count; i++)
         candidates |= (uint32_t)((splitter->alternatives[level->first + i].classes & classes) != 0) << i;
     return candidates;
+}
+
+/* How a word of ASCII letters may begin with an ASCII character: see `Level`. */
+uint8_t tokenmill_beginning(const Splitter *splitter, const Level *level, uint8_t character) {
+    uint32_t candidates = level->candidates[character], classes = splitter->ascii[character];
+    if (!candidates || level->by_bytes) return 0;
+    const Alternative *alternative = splitter->alternatives + level->first + __builtin_ctz(candidates);
+    if (!(alternative->repeated & splitter->letters)) return 0;
+    int is_optional = (classes & alternative->optional) != 0, is_repeated = (classes & alternative->repeated) != 0;
+    return is_optional == is_repeated ? 0 : is_optional ? BEFORE_LETTERS : LETTER;
 }

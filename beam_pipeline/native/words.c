@@ -176,6 +176,16 @@ static int add_marked_words(State *state, const uint8_t *text, int64_t at, int64
     return 0;
 }
 
+/* The end of a match that is a word of ASCII letters, with a character before them that belongs to it, as most are; -1 if it is not
+ * such a word, or if that is not clear without the character after it. */
+static inline int64_t end_of_ascii_word(const Level *level, const uint8_t *text, int64_t at, int64_t end) {
+    uint8_t beginning = level->beginnings[text[at]];
+    if (!beginning) return -1;
+    int64_t start = at + (beginning == BEFORE_LETTERS), word_end = end_of_letters(text + start, text + end) - text;
+    if (word_end <= start || word_end >= end || text[word_end] >= 0x80) return -1;
+    return word_end;
+}
+
 /* Splits a piece of text with the splitter's levels from `number` on. Returns 0, or -1 if there is not enough
  * memory. */
 static int add_split_words(State *state, int32_t number, const uint8_t *text, int64_t at, int64_t end) {
@@ -184,13 +194,16 @@ static int add_split_words(State *state, int32_t number, const uint8_t *text, in
     const Level *level = splitter->levels + number;
     Matcher matcher = {splitter, level->by_bytes ? splitter->bytes : splitter->ascii, text, end, level->by_bytes, state->missing};
     for (int64_t gap = at; at < end || gap < end;) {
-        int64_t match_end = at < end ? tokenmill_match(&matcher, level, at) : end;
+        int64_t match_end = at < end ? end_of_ascii_word(level, text, at, end) : end;
+        if (match_end < 0) match_end = tokenmill_match(&matcher, level, at);
         if (match_end < 0) {
             at += level->by_bytes ? 1 : char_size(text[at]);
             continue;
         }
         int error = level->keeps_gaps && gap < at ? add_split_words(state, number + 1, text, gap, at) : 0;
-        if (!error && level->keeps_matches && at < match_end) error = add_split_words(state, number + 1, text, at, match_end);
+        if (!error && level->keeps_matches && at < match_end)
+            error = number + 1 == splitter->level_count ? add_word(state, text + at, match_end - at)
+                                                        : add_split_words(state, number + 1, text, at, match_end);
         if (error) return error;
         at = gap = match_end;
     }
@@ -312,7 +325,7 @@ int32_t tokenmill_words_add_splitter(void *models, const int32_t *levels, int32_
     if (!splitter->alternatives || !splitter->instructions) return 0;
     splitter->level_count = level_count;
     for (int32_t i = 0; i < level_count; i++, levels += 5)
-        splitter->levels[i] = (Level){levels[0], levels[1], levels[2], levels[3], levels[4], {0}};
+        splitter->levels[i] = (Level){levels[0], levels[1], levels[2], levels[3], levels[4], {0}, {0}};
     memcpy(splitter->alternatives, alternatives, (size_t)alternative_count * sizeof(Alternative));
     memcpy(splitter->instructions, instructions, (size_t)instruction_count * sizeof(Instruction));
     memcpy(splitter->bytes, bytes, sizeof(splitter->bytes));
@@ -334,6 +347,9 @@ int32_t tokenmill_words_set_block(void *models, int32_t block, const uint32_t *c
     for (int32_t i = 0; i < splitter->level_count; i++)
         for (int32_t code = 0; code < 128; code++)
             splitter->levels[i].candidates[code] = tokenmill_candidates(splitter, splitter->levels + i, classes[code]);
+    for (int32_t i = 0; i < splitter->level_count; i++)
+        for (int code = 0; code < 128; code++)
+            splitter->levels[i].beginnings[code] = tokenmill_beginning(splitter, splitter->levels + i, (uint8_t)code);
     return 1;
 }
 

@@ -59,7 +59,12 @@ typedef struct {
     int32_t keeps_matches, keeps_gaps; /* which pieces are words, or split further */
     int32_t by_bytes;                  /* whether its classes are those of bytes */
     uint32_t candidates[128];          /* which alternatives may begin with each ASCII character, a bit for each */
+    /* LETTER and BEFORE_LETTERS where the first of them is a run of letters, after a character that may be missing, and that this
+     * character is, or not; otherwise 0. */
+    uint8_t beginnings[256];
 } Level;
+
+enum { LETTER = 1, BEFORE_LETTERS };
 
 typedef struct {
     uint32_t classes; /* of the characters with which it begins */
@@ -127,6 +132,24 @@ static inline void *reserve(Scratch *scratch, size_t size) {
     return scratch->memory;
 }
 
+/* The first byte at or after `place` that is no ASCII letter, or one after `end`. */
+static inline const uint8_t *end_of_letters(const uint8_t *place, const uint8_t *end) {
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    const uint64_t ones = 0x0101010101010101u, highs = 0x8080808080808080u;
+    for (; place < end; place += 8) {
+        uint64_t bytes, lower, others;
+        memcpy(&bytes, place, 8);
+        lower = (bytes | 0x20 * ones) & ~highs;
+        /* The high bit of a sum is set if the byte is at least `a`, or above `z`. */
+        others = ~((lower + (0x80 - 'a') * ones) & ~(lower + (0x7F - 'z') * ones) & ~bytes) & highs;
+        if (others) return place + (__builtin_ctzll(others) >> 3);
+    }
+#else
+    while (place < end && (uint8_t)((*place | 0x20) - 'a') < 26) place++;
+#endif
+    return place;
+}
+
 static inline int char_size(uint8_t first) { return first < 0x80 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4; }
 
 static inline uint32_t decode(const uint8_t *at) {
@@ -155,6 +178,7 @@ HIDDEN void *tokenmill_allocate_table(size_t size);
 
 /* The end of the match of a level's pattern that begins at `at`; -1 if there is none. */
 HIDDEN int64_t tokenmill_match(Matcher *matcher, const Level *level, int64_t at);
+HIDDEN uint8_t tokenmill_beginning(const Splitter *splitter, const Level *level, uint8_t character);
 /* The alternatives of a level, a bit for each, that may begin with a character of these classes. */
 HIDDEN uint32_t tokenmill_candidates(const Splitter *splitter, const Level *level, uint32_t classes);
 
