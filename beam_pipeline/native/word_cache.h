@@ -56,13 +56,16 @@ static inline uint64_t first_bytes(uint64_t bytes, int64_t size) {
 #endif
 }
 
+/* A mask of the first bytes of a word, found without a branch that would be hard to predict: it ends in the middle. */
+static const uint8_t kept_bytes[32] = {255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
+
 /* Prepares to look up a word. Bytes after it are read, and do not matter. */
 static inline void pend(Pending *pending, const uint8_t *word, int64_t size) {
     pending->word = word;
     pending->size = size;
     if (size <= INLINE_BYTES) {
-        pending->key[0] = first_bytes(load(word), size);
-        pending->key[1] = size > 8 ? first_bytes(load(word + 8), size - 8) : 0;
+        pending->key[0] = load(word) & load(kept_bytes + INLINE_BYTES - size);
+        pending->key[1] = load(word + 8) & load(kept_bytes + INLINE_BYTES - size + 8);
         pending->hash = mix(pending->key[0], pending->key[1], (uint64_t)size);
     } else if (size <= MOST_CACHED_BYTES) {
         uint64_t hash = 0;
