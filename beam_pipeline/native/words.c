@@ -12,6 +12,7 @@ enum {
 
 typedef struct {
     const Model *model;
+    Cache cache;     /* the model's, whose places stay where they are during a call */
     Scratch word;    /* a word with its marks as spaces */
     Scratch scratch; /* of the model's algorithm */
     Pending ahead[AHEAD];
@@ -29,9 +30,9 @@ static int64_t encode_word(State *state, const uint8_t *word, int64_t size, uint
 }
 
 /* Writes the ids of a word, and returns their number; -1 if there is not enough memory. There is room for INLINE_IDS. */
-static int64_t look_up(State *state, const Pending *pending, uint32_t *ids) {
+static inline int64_t look_up(State *state, const Cache *cache, const Pending *pending, uint32_t *ids) {
     if (pending->size > MOST_CACHED_BYTES) return encode_word(state, pending->word, pending->size, ids);
-    int64_t count = find_word(state->model->cache, pending, ids);
+    int64_t count = find_word(cache, pending, ids);
     if (count >= 0) return count;
     count = encode_word(state, pending->word, pending->size, ids);
     if (count >= 0) tokenmill_cache_word(state->model->cache, pending, ids, count);
@@ -140,11 +141,14 @@ static int flush(State *state) {
         state->ids = ids;
         state->room = room;
     }
-    for (int i = 0; i < state->pending; i++) {
-        int64_t added = look_up(state, state->ahead + i, state->ids + state->count);
+    const Cache cache = state->cache;
+    uint32_t *ids = state->ids + state->count;
+    for (int i = 0, pending = state->pending; i < pending; i++) {
+        int64_t added = look_up(state, &cache, state->ahead + i, ids);
         if (added < 0) return -1;
-        state->count += added;
+        ids += added;
     }
+    state->count = ids - state->ids;
     state->pending = 0;
     return 0;
 }
@@ -153,7 +157,7 @@ static int flush(State *state) {
 static int add_word(State *state, const uint8_t *word, int64_t size) {
     Pending *pending = state->ahead + state->pending;
     pend(pending, word, size);
-    fetch_slot(state->model->cache, pending);
+    fetch_slot(&state->cache, pending);
     return ++state->pending < AHEAD ? 0 : flush(state);
 }
 
@@ -218,6 +222,7 @@ int64_t tokenmill_words_encode(void *states, const uint8_t *data, const int64_t 
                                int64_t texts, int64_t *lengths, uint8_t *missing) {
     State *state = states;
     state->missing = missing;
+    state->cache = *state->model->cache;
     if (!first) state->count = 0;
     state->pending = 0;
     for (int64_t i = first; i < texts; i++) {
