@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 
@@ -130,7 +130,7 @@ class DocumentTokenizer:
         encodable = batch.without(np.array(list(reasons)))
         return replace(encodable, bad_records=[*batch.bad_records, *bad_records]), flat
 
-    def _count_dropped(self, texts: list[str]) -> None:
+    def _count_dropped(self, texts: Sequence[str]) -> None:
         if self._dropped_characters is not None:
             positions = self._dropped_characters.positions(texts)
             if positions:

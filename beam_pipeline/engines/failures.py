@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -20,7 +20,7 @@ _PANIC_CONTINUES = re.compile(rb"stack backtrace:| +\d+: | +at |note: ")
 
 
 def encode_singly_if_needed(
-    encode: Callable[[list[str]], FlatIds], texts: list[str]
+    encode: Callable[[Sequence[str]], FlatIds], texts: Sequence[str]
 ) -> tuple[FlatIds, dict[int, str]]:
     """Encodes texts at once, or one by one if that fails: a text that fails may take as long as thousands of others.
 

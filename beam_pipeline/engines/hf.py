@@ -89,13 +89,13 @@ class HFEngine:
             else:
                 self._core = with_model_of(self._tokenizer, self._parts.core)
 
-    def encode_batch(self, texts: list[str]) -> FlatIds:
+    def encode_batch(self, texts: Sequence[str]) -> FlatIds:
         flat = self._encode_batch(texts)
         if self.reason is not None:
             self.fallbacks.add((self.reason, number, text) for number, text in enumerate(texts))
         return flat
 
-    def _encode_batch(self, texts: list[str]) -> FlatIds:
+    def _encode_batch(self, texts: Sequence[str]) -> FlatIds:
         if self._parts is None or max(map(len, texts), default=0) <= _MAX_TEXT_CHARS:
             return encode_flat(self._tokenizer, texts)
         parts = [

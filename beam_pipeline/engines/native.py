@@ -108,13 +108,10 @@ class _Reference:
             return self._loaded
 
 
-def _apply(steps: Sequence[Step], texts: Texts) -> Texts:
-    if not steps:
-        return texts
-    strings = list(texts)
+def _apply(steps: Sequence[Step], texts: Sequence[str]) -> Texts:
     for step in steps:
-        strings = step(strings)
-    return Texts.of(strings)
+        texts = step(texts)
+    return Texts.of(texts)
 
 
 def _encode_around(spans: Spans, encode: Callable[[Texts], FlatIds]) -> FlatIds:

@@ -142,7 +142,7 @@ def _marked_words(
     return TokenizerParts(kind, core, _BEFORE_SPACE, steps, mark, uniform=not marks_first_only)
 
 
-def _mark_words(texts: list[str]) -> list[str]:
+def _mark_words(texts: Sequence[str]) -> list[str]:
     """Puts a space before each word, unless the word begins with the mark that Metaspace would insert there."""
     return [
         _mark_single(text.replace("\n", " ").strip(" "))

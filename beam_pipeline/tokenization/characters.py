@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -41,7 +41,7 @@ class CharacterSet:
     def _learn(self, codes: np.ndarray) -> None:
         self._states[codes] = np.fromiter(self._classify(list(map(chr, codes.tolist()))), np.uint8)
 
-    def positions(self, texts: list[str]) -> dict[int, list[int]]:
+    def positions(self, texts: Sequence[str]) -> dict[int, list[int]]:
         """Finds the set's characters in texts.
 
         Returns:

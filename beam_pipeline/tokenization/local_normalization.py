@@ -48,7 +48,7 @@ class LocalNormalizer:
             lambda chars: [char not in untouched and not keeps(exact, char) for char in chars]
         )
 
-    def __call__(self, texts: list[str]) -> list[str]:
+    def __call__(self, texts: Sequence[str]) -> list[str]:
         """Returns the normalized texts."""
         positions = self._changed_characters.positions(texts)
         return [

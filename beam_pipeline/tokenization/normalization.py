@@ -82,7 +82,7 @@ def _replace(pattern: Mapping, content: str) -> Step | None:
     return None
 
 
-def _fold_spaces(texts: list[str]) -> list[str]:
+def _fold_spaces(texts: Sequence[str]) -> list[str]:
     return [
         text.replace("\n", " ") if folded else _fold_space_runs(text)
         for text, folded in zip(texts, has_single_spaces(texts), strict=True)
@@ -125,7 +125,7 @@ def _has_single_spaces(text: str) -> bool:
 def _unicode_form(form: str, exact: Normalizer) -> Step:
     """Uses Python's normalization, except for texts with characters that `tokenizers` normalizes differently."""
 
-    def normalize(texts: list[str]) -> list[str]:
+    def normalize(texts: Sequence[str]) -> Sequence[str]:
         numbers = [number for number, text in enumerate(texts) if not text.isascii()]
         if not numbers:
             return texts
@@ -193,7 +193,7 @@ def _matches_nothing(pattern: Mapping) -> bool:
 def _lowercase(exact: Normalizer) -> Step:
     """Uses Python's `lower`, except for texts with characters that `tokenizers` lower-cases differently."""
 
-    def lower(texts: list[str]) -> list[str]:
+    def lower(texts: Sequence[str]) -> list[str]:
         differing = _differing_in_lower_case().positions(texts)
         return [
             exact.normalize_str(text) if index in differing else text.lower()
