@@ -29,11 +29,11 @@ int64_t tokenmill_map_characters(const uint8_t *data, const int64_t *starts, con
             at += char_size(*at);
             uint64_t entry = __atomic_load_n(entries + code, __ATOMIC_RELAXED); /* other threads add some */
             int64_t size = (int64_t)(entry & ((1 << LENGTH_BITS) - 1)), start = (int64_t)(entry >> LENGTH_BITS);
-            if (size == UNKNOWN || start + size - 1 > pool_size) {
+            if (size == IN_CONTEXT) {
+                is_whole = 0;
+            } else if (size == UNKNOWN || start + size - 1 > pool_size) {
                 unknown[unknown_count++] = code;
                 if (unknown_count == most) return unknown_count;
-            } else if (size == IN_CONTEXT) {
-                is_whole = 0;
             } else {
                 for (int64_t k = 0; k < size - 1; k++) *next++ = pool[start + k];
             }

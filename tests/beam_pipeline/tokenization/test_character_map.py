@@ -57,3 +57,10 @@ def test_texts_are_normalized_as_by_the_component(
     texts = ["", "a\x00b", *(hostile_text(rng, 20) for _ in range(500))]
     texts += [every[start : start + 50] for start in range(0, len(every), 50)] if has_library else []
     assert list(CharacterMap(exact)(texts)) == list(map(exact.normalize_str, texts))
+
+
+def test_the_first_character_may_depend_on_others() -> None:
+    exact = BertNormalizer(strip_accents=False)
+    assert list(CharacterMap(exact)(["\u0301", "a\u0301\u0316", "a"])) == list(
+        map(exact.normalize_str, ["\u0301", "a\u0301\u0316", "a"])
+    )
