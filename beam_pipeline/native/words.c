@@ -202,6 +202,8 @@ static int add_split_words(State *state, int32_t number, const uint8_t *text, in
         if (match_end < 0) match_end = tokenmill_match(&matcher, level, at);
         if (match_end < 0) {
             at += level->by_bytes ? 1 : char_size(text[at]);
+            /* Nor do ASCII characters match with which no alternative begins. */
+            while (!level->by_bytes && at < end && text[at] < 0x80 && !level->candidates[text[at]]) at++;
             continue;
         }
         int error = level->keeps_gaps && gap < at ? add_split_words(state, number + 1, text, gap, at) : 0;
