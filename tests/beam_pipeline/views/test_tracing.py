@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
+from beam_pipeline.sources import lines
 from beam_pipeline.verbs import prepare
 from beam_pipeline.views import tracing
 from beam_pipeline.views.reading import FinishedSplit, open_dataset
@@ -63,7 +64,12 @@ def text_at(source: Path, name: str, place: int) -> str:
     ],
     ids=" ".join,
 )
-def test_every_row_is_made_of_the_documents_that_are_named(make, source, tokenizer_folder, options):
+def test_every_row_is_made_of_the_documents_that_are_named(
+    make, source, tokenizer_folder, options, monkeypatch
+):
+    # Units are read as far as needed, batch by batch.
+    monkeypatch.setattr(tracing, "_LEAST_ROWS", 1)
+    monkeypatch.setattr(lines, "_BLOCK_BYTES", 2000)
     tokenizer = Tokenizer.from_file(str(tokenizer_folder / "tokenizer.json"))
     for split in make(*options):
         tracer = Tracer(split)
