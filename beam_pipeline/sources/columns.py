@@ -191,7 +191,9 @@ def column_records(name: str, column: pa.Array, first_row: int, errors: str = "s
     crc = google_crc32c.extend(google_crc32c.value(sizes.tobytes()), data)
     if not column.null_count and is_utf8(data):
         ends = np.cumsum(sizes)
-        return Records(Texts(data + bytes(READ_BEYOND), ends - sizes, ends), places, crc=crc)
+        all_texts = Texts(data + bytes(READ_BEYOND), ends - sizes, ends)
+        if not all_texts.divide_characters():
+            return Records(all_texts, places, crc=crc)
     texts = [_decode(value, errors) for value in contents.to_pylist()]
     bad_records = []
     for index, text in enumerate(texts):

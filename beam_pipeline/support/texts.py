@@ -99,6 +99,14 @@ class Texts(Sequence[str]):
         """int64 [texts]: the size of each text in bytes."""
         return self.ends - self.starts
 
+    def divide_characters(self) -> bool:
+        """Determines whether a text begins within a character, although the bytes of all together are UTF-8.
+
+        >>> Texts("thé".encode() + bytes(READ_BEYOND), np.array([0, 3]), np.array([3, 4])).divide_characters()
+        True
+        """
+        return bool(((self.data[self.starts] & 0xC0 == 0x80) & (self.sizes > 0)).any())
+
     def take(self, indices: np.ndarray | Sequence[int]) -> Texts:
         """Returns the texts at these indices, which are not copied."""
         return Texts(self.data, self.starts[indices], self.ends[indices])

@@ -24,6 +24,13 @@ def write_table(path: Path, texts: pa.Array | list[str | None], row_group_size: 
     return str(path)
 
 
+def test_a_character_that_is_divided_between_two_rows_is_invalid_in_both(tmp_path: Path, read) -> None:
+    column = pa.array([b"a\xc3", b"", b"\xa9b", b"fine"], pa.binary()).view(pa.string())
+    result = read(write_table(tmp_path / "a.parquet", column, row_group_size=10))
+    assert [entry[1:] for entry in result.documents] == [(3, "fine")]
+    assert [(record.place, record.content) for record in result.bad] == [(0, b"a\xc3"), (2, b"\xa9b")]
+
+
 @pytest.mark.parametrize("kind", TYPES, ids=str)
 def test_documents_of_every_type(tmp_path: Path, read, kind: pa.DataType) -> None:
     texts = ["zwölf\n日本 \0", "", "two", "two", " ", "last"]
