@@ -5,10 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -205,11 +206,23 @@ class WordModel:
                 self._states.append(state)
             self._library.tokenmill_words_make_room(self._model)
             states = self._states[:shares]
-            each = map if shares == 1 else self._pools.setdefault(shares, ThreadPoolExecutor(shares)).map
-            counts = list(each(partial(self._encode, texts, lengths), states, spans))
+            counts = self._each(partial(self._encode, texts, lengths), states, spans)
             ids = np.empty(sum(counts), np.uint32)
-            list(each(self._copy_ids, states, np.split(ids, np.cumsum(counts[:-1]))))
+            self._each(self._copy_ids, states, np.split(ids, np.cumsum(counts[:-1])))
         return ids, lengths
+
+    def _each(self, function: Callable[..., Any], states: list[int], shares: list[Any]) -> list[Any]:
+        """Calls a function for each share in a thread of its own. No call goes on when this one has ended."""
+        if len(shares) == 1:
+            return [function(states[0], shares[0])]
+        pool = self._pools.setdefault(len(shares), ThreadPoolExecutor(len(shares)))
+        futures: list[Future] = []
+        try:
+            for state, share in zip(states, shares, strict=True):
+                futures.append(pool.submit(function, state, share))
+        finally:
+            wait(futures)  # even if one fails, or this thread is interrupted: the next call uses the states
+        return [future.result() for future in futures]
 
     def _encode(self, texts: Texts, lengths: np.ndarray, state: int, span: slice) -> int:
         """Encodes some of the texts, and sets their lengths. Returns the number of ids."""
