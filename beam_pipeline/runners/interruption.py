@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import logging
 import os
 import queue
@@ -20,6 +21,7 @@ from beam_pipeline.support.errors import WorkerDied
 from beam_pipeline.support.processes import command_line, descendants
 
 _SECONDS_TO_END = 2.0
+_NUMBERS = itertools.count()  # of the runs of this process
 
 
 class PipelineThread:
@@ -42,7 +44,7 @@ class PipelineThread:
             watch: Entered while the pipeline runs; it may call `fail`.
         """
         others = threading.enumerate()
-        thread = threading.Thread(target=self._run, daemon=True, name="pipeline")
+        thread = threading.Thread(target=self._run, daemon=True, name=f"pipeline {next(_NUMBERS)}")
         try:
             with watch:  # left before `_stop`, which silences what it would report
                 thread.start()
@@ -87,7 +89,8 @@ def _stop(
                 os.kill(pid, signal.SIGKILL)
     if not has_workers:
         # Otherwise it would go on to write the output. With workers, it waits for them forever, and does nothing more.
-        for thread in started:
+        # Threads of pools and of other code go on: they may serve others, or wait for work that they would lose.
+        for thread in (thread for thread in started if thread.name == pipeline_thread.name):
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit)
             )

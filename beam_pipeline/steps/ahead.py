@@ -8,6 +8,8 @@ import threading
 from collections.abc import Iterator
 from typing import TypeVar
 
+from beam_pipeline.support.threads import start_thread
+
 T = TypeVar("T")
 
 _END = object()
@@ -47,8 +49,7 @@ def ahead(items: Iterator[T], *, threads: int) -> Iterator[Iterator[T]]:
         if received_item[1] is not None:
             raise received_item[1]
 
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
+    thread = start_thread(work)
     try:
         yield received()
     finally:

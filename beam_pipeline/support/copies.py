@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from beam_pipeline.support.threads import start_thread
+
 
 def outputs_in_order(
     elements: Iterable[Any], make_process: Callable[[], Callable[[Any], Iterable[Any]]], copies: int
@@ -47,9 +49,7 @@ def outputs_in_order(
             results.put((number, error))
         results.put((None, None))
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(copies)]
-    for thread in threads:
-        thread.start()
+    threads = [start_thread(work) for _ in range(copies)]
     finished: dict[int, Any] = {}
     number = 0
     try:
