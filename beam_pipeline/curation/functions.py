@@ -26,6 +26,7 @@ from beam_pipeline.curation.decisions import Decided
 from beam_pipeline.curation.removals import Removals
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit
 from beam_pipeline.support.errors import DataError, UsageError
+from beam_pipeline.support.texts import Texts
 
 _OWN_NAMES = ("keep", "texts", "value")
 
@@ -129,4 +130,14 @@ class UserFunction:
         dropped = np.flatnonzero(~np.asarray(results.get("keep", np.ones(len(batch.texts))), bool))
         values = np.asarray(results.get("value", np.full(len(batch.texts), np.nan)), float)
         removals = Removals.of_rule(self.rule, dropped, values[dropped], [{}] * len(dropped))
-        return Decided(removals, list(results["texts"]) if "texts" in results else None)
+        if "texts" not in results:
+            return Decided(removals)
+        texts = list(results["texts"])
+        try:
+            Texts.of(texts)
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"--filter {self.name}: returned a text with half of a surrogate pair for {batch.name}, which is no "
+                f"character: {error.object[max(0, error.start - 20) : error.start + 20]!r}; leave it out"
+            ) from error
+        return Decided(removals, texts)

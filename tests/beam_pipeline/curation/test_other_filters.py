@@ -28,6 +28,9 @@ def long_ones(texts, columns):
 
 def wrong(texts, columns):
     return [True]
+
+def broken(texts, columns):
+    return {"texts": ["a", "b\\ud800"]}
 """
 
 
@@ -103,6 +106,8 @@ def test_files_that_are_no_paths_are_refused(functions, tmp_path):
 def test_a_function_that_does_not_answer_for_each_text_is_an_error(functions):
     with pytest.raises(DataError, match=r"my_functions:wrong: returned \[True\] as 'keep' for 2 texts"):
         UserFunction("my_functions:wrong")(None, batch_of(["a", "b"]), 0)
+    with pytest.raises(DataError, match=r"half of a surrogate pair for .*: 'b\\ud800'; leave it out"):
+        UserFunction("my_functions:broken")(None, batch_of(["a", "b"]), 0)
     with pytest.raises(UsageError, match="has no function 'absent'"):
         UserFunction("my_functions:absent").function  # noqa: B018
     with pytest.raises(UsageError, match="there is no module 'absent'; install it"):
