@@ -224,7 +224,8 @@ int64_t tokenmill_words_encode(void *states, const uint8_t *data, const int64_t 
                                int64_t texts, int64_t *lengths, uint8_t *missing) {
     State *state = states;
     state->missing = missing;
-    state->cache = *state->model->cache;
+    const Cache *cache = state->model->cache; /* other threads change its counts, which are not copied */
+    state->cache = (Cache){.slots = cache->slots, .slot_mask = cache->slot_mask, .arena = cache->arena};
     if (!first) state->count = 0;
     state->pending = 0;
     for (int64_t i = first; i < texts; i++) {

@@ -258,3 +258,44 @@ for patterns in (DEEPSEEK_PATTERNS, (O200K_PATTERN,)):
     }
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.wide
+@pytest.mark.skipif(sys.platform != "linux", reason="the sanitizer's library has another name")
+@compiled
+def test_threads_that_share_a_model_do_not_race(tmp_path):
+    """Compiled with the thread sanitizer, in a process of its own, which ends with its status if there is a race."""
+    runtime = subprocess.run(
+        ["cc", "-print-file-name=libtsan.so"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    if not Path(runtime).is_absolute():
+        pytest.skip("the compiler has no libtsan.so")
+    library = tmp_path / "_rows.so"
+    sources = map(str, sorted(SOURCE.parent.glob("*.c")))
+    flags = ["-O1", "-g", "-fsanitize=thread", "-shared", "-fPIC"]
+    subprocess.run(["cc", *flags, *sources, "-o", str(library)], check=True)
+    code = f"""
+import random
+import numpy as np
+from beam_pipeline.engines.split_levels import make_splitter
+from beam_pipeline.native import library as native
+from beam_pipeline.native.words import Cut, Kind, WordModel
+from beam_pipeline.support.texts import Texts
+library = native.load({str(library)!r})
+splitter = make_splitter([{{"type": "ByteLevel", "use_regex": True}}])
+model = WordModel(library, Kind.BYTE_BPE, Cut.SPLITS)
+model.add_merges({{byte: byte for byte in range(256)}}, np.array([(97, 98, 256), (256, 97, 257)]))
+model.add_splitter(splitter)
+rng = random.Random(0)
+characters = [chr(code) for code in range(1, 0x20000, 7) if not 0xD800 <= code < 0xE000]  # of many blocks
+texts = Texts.of(["ab aba " * 20 + "".join(rng.choices(characters, k=200)) for _ in range(400)])
+lengths = [model.encode(texts, threads=3)[1].tolist() for _ in range(3)]
+assert lengths[0] == lengths[1] == lengths[2] == model.encode(texts)[1].tolist()
+"""
+    environment = {
+        "LD_PRELOAD": runtime,
+        "TSAN_OPTIONS": "ignore_noninstrumented_modules=1",
+        "PYTHONPATH": str(SOURCE.parents[2]),
+    }
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
