@@ -90,7 +90,9 @@ def _stop(
     if not has_workers:
         # Otherwise it would go on to write the output. With workers, it waits for them forever, and does nothing more.
         # Threads of pools and of other code go on: they may serve others, or wait for work that they would lose.
-        for thread in (thread for thread in started if thread.name == pipeline_thread.name):
+        for thread in started:
+            if thread.name != pipeline_thread.name or thread.ident is None:  # None: it is only about to begin
+                continue
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit)
             )

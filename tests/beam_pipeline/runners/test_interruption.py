@@ -63,3 +63,19 @@ def test_the_threads_of_a_run_end_and_other_threads_that_began_meanwhile_go_on()
     assert other_ended_well.wait(10)
     assert pool.submit(int).result(10) == 0
     pool.shutdown()
+
+
+def test_a_thread_that_is_only_about_to_begin_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python lists it, but it has no identifier yet."""
+    list_threads, beginning = threading.enumerate, threading.Thread()
+    pipeline = PipelineThread(lambda: time.sleep(0.5))
+
+    def listed() -> list[threading.Thread]:
+        threads = list_threads()
+        beginning.name = next((thread.name for thread in threads if thread.name.startswith("pipeline")), "")
+        return [*threads, beginning] if beginning.name else threads
+
+    monkeypatch.setattr(threading, "enumerate", listed)
+    pipeline.fail(WorkerDied("interrupted"))
+    with pytest.raises(WorkerDied):
+        pipeline.run(contextlib.nullcontext())
