@@ -59,15 +59,16 @@ def main() -> None:
 
 def write_text(source: Path, target: Path, size: int) -> int:
     """Writes up to `size` bytes of whole lines of `source`, repeated if needed, and returns the number of bytes."""
-    data = source.read_bytes()
-    if not data.endswith(b"\n"):
-        data += b"\n"
+    # Line by line, since the peak memory of a new process includes that of the one that starts it.
+    written = 0
     with target.open("wb") as file:
-        while file.tell() + len(data) <= size:
-            file.write(data)
-        rest = data[: size - file.tell()]
-        file.write(rest[: rest.rfind(b"\n") + 1])
-        return file.tell()
+        while True:
+            with source.open("rb") as lines:
+                for line in lines:
+                    whole = line if line.endswith(b"\n") else line + b"\n"
+                    if written + len(whole) > size:
+                        return written
+                    written += file.write(whole)
 
 
 def join_lines(text: Path, size: int) -> Path:

@@ -4,8 +4,8 @@
     .venv/bin/python benchmarks/stages.py … --save before.json      (in a checkout of an earlier version)
     .venv/bin/python benchmarks/stages.py … --before before.json
 
-Prints two Markdown tables: CPU per stage, and what the stages give on more cores. The limit of a stage is one call of
-the library or of the kernel that does its inevitable part: orjson, the tokenizer library, a copy, a write.
+Prints a Markdown table of the CPU per stage, and what starting costs. The limit of a stage is one call of the library
+or of the kernel that does its inevitable part: orjson, the tokenizer library, a copy, a write.
 """
 
 from __future__ import annotations
@@ -39,13 +39,11 @@ from beam_pipeline.rows.split_chooser import SplitChooser
 from beam_pipeline.sources import jsonl
 from beam_pipeline.sources.units import DocumentBatch, Part
 from beam_pipeline.steps.unit_rows import UnitRows
-from beam_pipeline.steps.write import MOST_THREADS
 from beam_pipeline.support.texts import Texts
 from beam_pipeline.tokenization.control_tokens import tokenizer_for_text
 from beam_pipeline.tokenization.description import describe_tokenizer
 
 MAX_LENGTH = 512
-CORES = (1, 2, 4, 16)
 READ, TOKENIZE, PACK, UNIT = (
     "read and parse lines",
     "tokenize",
@@ -70,12 +68,11 @@ def main() -> None:
         data = file.read(args.megabytes * 1_000_000)
     data = data[: data.rfind(b"\n") + 1]
     # First, since the peak memory of a new process includes that of the one that starts it.
-    fixed, worker = start_up(data, args.tokenizer)
+    starts = start_up(data, args.tokenizer)
     rounds = [stages(data, args.tokenizer) for _ in range(args.rounds)]
     least = {name: tuple(min(one[name][i] for one in rounds) for i in (0, 1)) for name in rounds[0]}
     size = len(data) / 1e6
     found = {name: (limit / size * 1e3, own / size * 1e3) for name, (limit, own) in least.items()}
-    found["start-up of a local run, seconds"] = (0.0, fixed)
     if args.save:
         args.save.write_text(json.dumps(found))
     before = json.loads(args.before.read_text()) if args.before else {}
@@ -89,11 +86,9 @@ def main() -> None:
             f"{1e3 / own:,.0f}",
         ]
         for name, (limit, own) in found.items()
-        if "seconds" not in name
     ]
     print(table(["stage", "limit", "before", "now", "MB/s per core"], rows))
-    print(f"\n{worker}\n")
-    print(scaling({name: own for name, (_, own) in found.items() if "seconds" not in name}, fixed))
+    print(f"\n{starts}")
 
 
 def stages(data: bytes, folder: str) -> dict[str, tuple[float, float]]:
@@ -187,8 +182,8 @@ def stages(data: bytes, folder: str) -> dict[str, tuple[float, float]]:
     return found
 
 
-def start_up(data: bytes, folder: str) -> tuple[float, str]:
-    """Returns the CPU seconds of a local run on one document, and a sentence on a worker's start."""
+def start_up(data: bytes, folder: str) -> str:
+    """Returns sentences on the start of a local run and of a worker."""
     with tempfile.TemporaryDirectory() as out:
         log, text = Path(out, "log"), Path(out, "one.jsonl")
         text.write_bytes(data[: data.find(b"\n") + 1])
@@ -212,26 +207,10 @@ from beam_pipeline.engines.engine import make_engine
 make_engine("auto", open(sys.argv[1] + "/tokenizer.json").read()).encode_batch(["a"])
 """
         found = measure([sys.executable, "-c", worker, folder], log)
-    return local, (
+    return (
         f"A local run on one document takes {local:.1f} s of CPU. A worker process with an engine takes "
         f"{found.cpu_seconds:.1f} s of CPU to start, and {found.peak_bytes / 1e9:.2f} GB before its first unit."
     )
-
-
-def scaling(stages: dict[str, float], fixed: float) -> str:
-    """Simulates 10 GB on several cores: one process, whose threads never wait for Python's lock, and one per core."""
-    megabytes = 10_000
-    whole = sum(stages.values())
-    rows = []
-    for cores in CORES:
-        # Reading, tokenizing with packing, and writing are a thread each, and the engine has one for each core.
-        threads = (stages[READ], stages[TOKENIZE] / cores + stages[PACK], stages[UNIT])
-        units = max(*threads, sum(stages[name] for name in (READ, TOKENIZE, PACK, UNIT)) / cores)
-        shards = sum(stages[name] for name in (GATHER, ENCODE, WRITE)) / min(cores, MOST_THREADS)
-        one = fixed + megabytes * (units + shards) / 1e3
-        many = fixed + megabytes * whole / 1e3 / cores
-        rows.append([str(cores), f"{megabytes / one:,.0f}", f"{megabytes / many:,.0f}"])
-    return table(["cores", "one process, MB/s", "a process per core, MB/s"], rows)
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float]:

@@ -111,11 +111,21 @@ class Flink:
         stack: Ends its processes.
         pool: The workers; by default, a pool in this environment that task managers can share.
         task_managers: How many. With Beam's own pool, only one.
+        slots: Slots of each task manager.
     """
 
     name = "Flink"
 
-    def __init__(self, folder: Path, stack: ExitStack, pool: Pool | None = None, *, task_managers: int = 2):
+    def __init__(
+        self,
+        folder: Path,
+        stack: ExitStack,
+        pool: Pool | None = None,
+        *,
+        task_managers: int = 2,
+        slots: int = SLOTS,
+    ):
+        self._slots = slots
         self._folder = folder
         self._stack = stack
         self._rest = free_port()
@@ -222,7 +232,7 @@ class Flink:
             "web.refresh-interval": 100,  # answers about a job may be this old, in milliseconds
             "taskmanager.host": "127.0.0.1",
             "taskmanager.bind-host": "127.0.0.1",
-            "taskmanager.numberOfTaskSlots": SLOTS,
+            "taskmanager.numberOfTaskSlots": self._slots,
             "taskmanager.load-balance.mode": "SLOTS",
             "taskmanager.cpu.cores": 1.0,
             **{name: f"{size}m" for name, size in _MEMORY.items()},
