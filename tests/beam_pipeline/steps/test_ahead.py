@@ -8,10 +8,10 @@ import pytest
 from beam_pipeline.steps.ahead import ahead
 
 
-def numbers(count: int, log: list[str] | None = None) -> Iterator[int]:
+def numbers(count: int, log: list[int] | None = None) -> Iterator[int]:
     for number in range(count):
         if log is not None:
-            log.append(threading.current_thread().name)
+            log.append(threading.get_ident())
         yield number
 
 
@@ -26,7 +26,7 @@ def test_another_thread_computes_the_items():
     log = []
     with ahead(numbers(3, log), threads=2) as items:
         list(items)
-    assert threading.current_thread().name not in log
+    assert threading.get_ident() not in log
 
 
 def test_at_most_two_items_ahead():

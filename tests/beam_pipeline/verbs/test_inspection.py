@@ -95,6 +95,7 @@ def test_a_dataset_whose_source_is_gone_says_so(inspect, tmp_path: Path, tokeniz
 def test_what_would_take_long_is_left_to_be_asked_for(inspect, monkeypatch: pytest.MonkeyPatch):
     ticks = itertools.count(step=100)
     monkeypatch.setattr(tracing.time, "monotonic", lambda: float(next(ticks)))
+    monkeypatch.setattr(tracing, "_LEAST_ROWS", 1 << 30)  # not only the first documents
     stdout = inspect("--record", "train:0:0")
     assert re.search(
         r"only to its work unit: finding the documents would take about \d+ s; --trace always", stdout
