@@ -6,7 +6,9 @@ import numpy as np
 
 from beam_pipeline.native.library import rows_library
 
-_VALUES_PER_STEP = 1 << 19  # limits the size of NumPy's copies as uint64
+CHECKSUM_VALUES = (
+    1 << 19
+)  # ids per step of a checksum in NumPy, which limits the size of their copy as uint64
 
 
 def count_ids(ids: np.ndarray, counts: np.ndarray) -> None:
@@ -42,7 +44,7 @@ def hash_rows(ids: np.ndarray, multipliers: np.ndarray) -> np.ndarray:
     library = rows_library()
     hashes = np.empty(len(ids), np.uint64)
     if library is None or ids.dtype not in (np.uint16, np.uint32):
-        step = max(1, _VALUES_PER_STEP // max(1, ids.shape[1]))
+        step = max(1, CHECKSUM_VALUES // max(1, ids.shape[1]))
         for start in range(0, len(ids), step):
             rows = slice(start, start + step)
             # einsum, because `@` on integers reads memory column by column.

@@ -1,14 +1,7 @@
 /* Texts from the bytes of a file: which of them are UTF-8, and the texts of JSON lines. */
-#include <stdint.h>
-#include <string.h>
+#include "words.h"
 
 enum { MOST_DEPTH = 64 };
-
-static uint64_t load(const uint8_t *at) {
-    uint64_t value;
-    memcpy(&value, at, 8);
-    return value;
-}
 
 static int is_continuation(uint8_t byte) { return (byte & 0xC0) == 0x80; }
 

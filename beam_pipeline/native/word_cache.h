@@ -34,12 +34,6 @@ typedef struct {
     uint64_t hash;
 } Pending;
 
-static inline uint64_t load(const uint8_t *at) {
-    uint64_t value;
-    memcpy(&value, at, 8);
-    return value;
-}
-
 static inline uint64_t mix(uint64_t low, uint64_t high, uint64_t size) {
     uint64_t hash = (low ^ size * 0x9E3779B97F4A7C15u) * 0xBF58476D1CE4E5B9u;
     hash = (hash ^ hash >> 32 ^ high) * 0x94D049BB133111EBu;

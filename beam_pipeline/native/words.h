@@ -1,4 +1,5 @@
-/* What the files of the native engine share: words.c, word_cache.c, splits.c, unigram.c, bpe.c and literals.c. */
+/* What the files of the native engine share: words.c, word_cache.c, splits.c, unigram.c, bpe.c, literals.c, characters.c
+ * and texts.c. */
 #ifndef TOKENMILL_WORDS_H
 #define TOKENMILL_WORDS_H
 
@@ -148,6 +149,12 @@ static inline const uint8_t *end_of_letters(const uint8_t *place, const uint8_t 
     while (place < end && (uint8_t)((*place | 0x20) - 'a') < 26) place++;
 #endif
     return place;
+}
+
+static inline uint64_t load(const uint8_t *at) {
+    uint64_t value;
+    memcpy(&value, at, 8);
+    return value;
 }
 
 static inline int char_size(uint8_t first) { return first < 0x80 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4; }

@@ -99,7 +99,7 @@ class WordModel:
         self._library = library
         self._process = os.getpid()
         self._lock = ForkableLock()
-        self._pools: dict[int, ThreadPoolExecutor] = {}
+        self._pool: ThreadPoolExecutor | None = None
         self._splitter: Splitter | None = None
         self._known_blocks: set[int] = set()
         self._blocks_lock = ForkableLock()
@@ -199,7 +199,7 @@ class WordModel:
             if self._lock.was_interrupted or self._process != os.getpid():
                 # A fork has no threads, and the states of calls that it ended are left as they are.
                 self._states = [] if self._lock.was_interrupted else self._states
-                self._pools, self._process, self._lock.was_interrupted = {}, os.getpid(), False
+                self._pool, self._process, self._lock.was_interrupted = None, os.getpid(), False
             while len(self._states) < shares:
                 state = self._library.tokenmill_words_state(self._model)
                 _require(state)
@@ -212,14 +212,14 @@ class WordModel:
         return ids, lengths
 
     def _each(self, function: Callable[..., Any], states: list[int], shares: list[Any]) -> list[Any]:
-        """Calls a function for each share in a thread of its own. No call goes on when this one has ended."""
+        """Calls a function for each share in threads. No call goes on when this one has ended."""
         if len(shares) == 1:
             return [function(states[0], shares[0])]
-        pool = self._pools.setdefault(len(shares), ThreadPoolExecutor(len(shares)))
+        self._pool = self._pool or ThreadPoolExecutor(os.cpu_count())
         futures: list[Future] = []
         try:
             for state, share in zip(states, shares, strict=True):
-                futures.append(pool.submit(function, state, share))
+                futures.append(self._pool.submit(function, state, share))
         finally:
             wait(futures)  # even if one fails, or this thread is interrupted: the next call uses the states
         return [future.result() for future in futures]

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 # Maximum size of an element between stages. Some runners hold several in memory, and Dataflow rejects very large ones.
 BLOCK_BYTES = 16 << 20
 
-CHECKSUM_VALUES = 1 << 19  # ids per step of a checksum, which limits the size of their copy as uint64
-
 # Rows, max_length, bytes per id, has starts, has slots, bytes of columns.
 _HEADER = struct.Struct("<QQBBB5xQ")
 

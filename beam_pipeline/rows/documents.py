@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from beam_pipeline.engines.token_arrays import id_dtype_of, joined_columns, selected_columns
-from beam_pipeline.rows.blocks import BLOCK_BYTES, CHECKSUM_VALUES, columns_from_bytes, columns_to_bytes
+from beam_pipeline.native.ids import CHECKSUM_VALUES
+from beam_pipeline.rows.blocks import BLOCK_BYTES, columns_from_bytes, columns_to_bytes
 from beam_pipeline.support.hashing import mix64
 
 if TYPE_CHECKING:

@@ -91,13 +91,13 @@ def _read_lines(
 ) -> Records:
     """Reads the lines of a block: most of them by compiled code, and each of the others on its own."""
     starts, ends = bounds
-    is_plain = options.content != "conversation" and options.encoding == "utf-8"
-    texts, is_read = json_texts(block, starts if is_plain else starts[:0], ends, options.text_key)
-    numbers = np.flatnonzero(~is_read) if is_plain else np.arange(len(starts))
-    if not len(numbers):
+    texts, is_read = Texts.of([]), np.zeros(len(starts), bool)
+    if options.content != "conversation" and options.encoding == "utf-8":
+        texts, is_read = json_texts(block, starts, ends, options.text_key)
+    if is_read.all():
         return Records(texts, starts + offset)
     parsed, good_numbers, bad_records = [], np.flatnonzero(is_read).tolist(), []
-    for number in numbers.tolist():
+    for number in np.flatnonzero(~is_read).tolist():
         line = block[starts[number] : ends[number]]
         text, reason = _parse_text(line, options)
         if reason is None:
