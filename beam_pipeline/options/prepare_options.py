@@ -294,6 +294,12 @@ class PrepareConfig(DedupConfig):
         return self.input.content == "conversation"
 
     @property
+    def overlaps_units(self) -> bool:
+        """Whether a process without Beam tokenizes several units at once: not if Python code takes much of the time."""
+        curation = self.curation
+        return not (self.has_targets or curation.filter or curation.keep or curation.record_columns)
+
+    @property
     def keep_starts(self) -> bool:
         """Whether rows must record the positions at which documents begin."""
         return self.segment_ids or self.position_ids

@@ -51,10 +51,9 @@ class TokenizeUnit(beam.DoFn):
 
     @property
     def at_once(self) -> int:
-        """How many units a process without Beam tokenizes at once: one if Python code takes much of the time."""
-        job, curation = self._job, self._job.config.curation
-        is_compiled = job.chat is None and not (curation.filter or curation.keep or curation.record_columns)
-        return min(job.units_at_once, job.num_units) if is_compiled else 1
+        """How many units a process without Beam tokenizes at once."""
+        job = self._job
+        return min(job.units_at_once, job.num_units) if job.config.overlaps_units else 1
 
     def setup(self) -> None:
         job = self._job

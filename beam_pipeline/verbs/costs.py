@@ -160,15 +160,17 @@ def needed_memory(config: PrepareConfig, input_bytes: int, vocab_size: int, *, l
         longest_bytes: Bytes of the longest document that is known.
     """
     id_bytes = id_dtype(vocab_size, has_targets=config.has_targets).itemsize
+    units_at_once = 1
+    if config.overlaps_units:
+        most = memory.units_at_once(len(os.sched_getaffinity(0)))
+        units_at_once = min(most, max(1, input_bytes // config.input.unit_bytes))
     return memory.estimate(
         input_bytes=input_bytes,
         id_bytes=id_bytes,
         shard_bytes=likely_records(config, input_bytes) * (config.max_length or 0) * id_bytes,
         statistics_bytes=8 * vocab_size * len(config.splits),
         longest_bytes=longest_bytes,
-        units_at_once=min(
-            memory.units_at_once(len(os.sched_getaffinity(0))), max(1, input_bytes // config.input.unit_bytes)
-        ),
+        units_at_once=units_at_once,
         groups_rows=not filesystem.is_local(config.output) and config.packing != "none",
         groups_hashes=config.document_dedup == "exact",
         groups_bands=config.document_dedup == "near",
