@@ -6,7 +6,7 @@ from dataclasses import MISSING, dataclass, fields
 
 import numpy as np
 
-from beam_pipeline.engines.token_arrays import targets_of
+from beam_pipeline.engines.token_arrays import has_target_bits, targets_of
 from beam_pipeline.native.ids import count_ids
 from beam_pipeline.rows.blocks import RowBlock, rows_checksum
 from beam_pipeline.rows.documents import DocumentBlock
@@ -91,7 +91,7 @@ class SplitStatistics:
             tokens: int64 [documents]: the number of tokens in each.
             sizes: int64 [documents]: the number of UTF-8 bytes in each one's text.
         """
-        if ids.dtype == np.uint32 and (is_target := targets_of(ids)).any():  # others have no bits of targets
+        if has_target_bits(ids) and (is_target := targets_of(ids)).any():
             self.targets += int(np.count_nonzero(is_target))
             self.document_turns += _histogram(_runs(is_target, tokens))
         count_ids(ids, self.token_counts)
@@ -118,7 +118,7 @@ class SplitStatistics:
         self.rows += rows
         self.padding += block.ids.size - int(lengths.sum())
         self.row_fill += _shares(lengths, max_length)
-        if block.ids.dtype == np.uint32 and (is_target := targets_of(block.ids)).any():
+        if has_target_bits(block.ids) and (is_target := targets_of(block.ids)).any():
             self.row_targets += _shares(np.count_nonzero(is_target, axis=1), max_length)
         self.rows_checksum = (self.rows_checksum + rows_checksum(block.ids, block.lengths)) % 2**64
 

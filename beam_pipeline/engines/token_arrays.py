@@ -28,9 +28,14 @@ def with_targets(ids: np.ndarray, is_target: np.ndarray) -> np.ndarray:
     return ids.astype(np.uint32) | np.where(is_target, TARGET, np.uint32(0))
 
 
+def has_target_bits(ids: np.ndarray) -> bool:
+    """Returns whether ids have bits of targets, which may all be 0: those of two bytes have none."""
+    return ids.dtype == np.uint32
+
+
 def ids_of(ids: np.ndarray) -> np.ndarray:
     """Returns ids without the bits of targets."""
-    return ids & ~TARGET if ids.dtype == np.uint32 else ids
+    return ids & ~TARGET if has_target_bits(ids) else ids
 
 
 def targets_of(ids: np.ndarray) -> np.ndarray:
@@ -39,7 +44,7 @@ def targets_of(ids: np.ndarray) -> np.ndarray:
     >>> targets_of(with_targets(np.array([5, 6]), np.array([False, True])))
     array([False,  True])
     """
-    return ids >= TARGET if ids.dtype == np.uint32 else np.zeros(ids.shape, bool)
+    return ids >= TARGET if has_target_bits(ids) else np.zeros(ids.shape, bool)
 
 
 def id_dtype(vocab_size: int, *, has_targets: bool = False) -> np.dtype:
