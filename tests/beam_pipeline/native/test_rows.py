@@ -146,23 +146,31 @@ def test_verify_does_not_report_compiled_functions_that_cannot_be_loaded_as_dama
         check_shards(str(tmp_path), manifest, 0, [entry])
 
 
+def run_sanitized(tmp_path: Path, sanitizer: str, flags: list[str], code: str, **environment: str) -> None:
+    """Runs code in a process of its own with the functions compiled for a sanitizer, whose file is LIBRARY in it."""
+    runtime = subprocess.run(
+        ["cc", f"-print-file-name={sanitizer}.so"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    if not Path(runtime).is_absolute():
+        pytest.skip(f"the compiler has no {sanitizer}.so")
+    library = tmp_path / "_rows.so"
+    sources = map(str, sorted(SOURCE.parent.glob("*.c")))
+    flags = ["-O1", "-g", *flags, "-shared", "-fPIC"]
+    subprocess.run(["cc", *flags, *sources, "-o", str(library)], check=True)
+    environment |= {"LD_PRELOAD": runtime, "PYTHONPATH": str(SOURCE.parents[2])}
+    command = [sys.executable, "-c", f"LIBRARY = {str(library)!r}\n{code}"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the sanitizer's library has another name")
 @compiled
 def test_records_stay_within_their_memory(tmp_path):
     """Compiled with the address sanitizer, in a process of its own; the arrays have the sizes that Python gives."""
-    runtime = subprocess.run(
-        ["cc", "-print-file-name=libasan.so"], check=True, capture_output=True, text=True
-    ).stdout.strip()
-    if not Path(runtime).is_absolute():
-        pytest.skip("the compiler has no libasan.so")
-    library = tmp_path / "_rows.so"
-    flags = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    sources = map(str, sorted(SOURCE.parent.glob("*.c")))
-    subprocess.run(["cc", *flags, "-shared", "-fPIC", *sources, "-o", str(library)], check=True)
-    code = f"""
+    code = """
 import numpy as np
 from beam_pipeline.native import library as native
-library = native.load({str(library)!r})
+library = native.load(LIBRARY)
 for max_length in (1, 7, 512):
     for value in (0, 2**7, 2**14, 2**21 - 1, 2**28 - 1, 2**31 - 1):
         ids = np.full((5, max_length), value, np.uint32)
@@ -195,22 +203,22 @@ from benchmarks.hostile_text import hostile_text
 rng = random.Random(0)
 texts = ["", *(hostile_text(rng, 30, ["▁", "▁▁", " " * 40, "é", "ab" * 300]) for _ in range(300)), "▁", " ", "a"]
 fallback = dict(byte_ids=[byte if byte % 3 else -1 for byte in range(256)])
-pieces = {{text.encode()[:size]: (300 + size, -float(size)) for text in texts for size in range(9)}}
+pieces = {text.encode()[:size]: (300 + size, -float(size)) for text in texts for size in range(9)}
 for cut in (Cut.AT_MARKS, Cut.UNITS):
-    for known in (pieces, {{}}):
+    for known in (pieces, {}):
         options = dict(has_prefix=cut == Cut.AT_MARKS, unknown_id=300, unknown_score=-9.0)
         model = WordModel(library, Kind.UNIGRAM, cut, **options, **fallback)
         model.add_pieces(known)
         model.encode(Texts.of(texts * 3), threads=2)
-characters = {{ord(char): 256 + number for number, char in enumerate(sorted(set("".join(texts))))}}
+characters = {ord(char): 256 + number for number, char in enumerate(sorted(set("".join(texts))))}
 merges = np.array([(256 + rng.randrange(90), 256 + rng.randrange(90), 256 + rng.randrange(90)) for _ in range(300)])
 for unknown_id in (None, 5):
-    for known in (characters, {{}}):
+    for known in (characters, {}):
         options = dict(unknown_id=unknown_id, fuses_unknown=unknown_id == 5)
         model = WordModel(library, Kind.BPE, Cut.BETWEEN_TOKENS, **options, **fallback)
         model.add_merges(known, merges, ["é", "a"])
         model.encode(Texts.of(texts * 3), threads=2)
-records = ({{"a": [{{}}], "text": text}} for text in texts)
+records = ({"a": [{}], "text": text} for text in texts)
 lines = "".join(json.dumps(record, ensure_ascii=False) + chr(10) for record in records).encode()
 starts, ends = line_bounds(lines)
 for size in (0, 1, 9, 100):  # also lines that end anywhere
@@ -231,33 +239,28 @@ for dtype in (np.uint16, np.uint32):
     multipliers = np.ones(100, np.uint64)
     library.tokenmill_hash_rows(ids.ctypes.data, ids.itemsize, 5, 100, multipliers.ctypes.data, hashes.ctypes.data)
 from beam_pipeline.native.literals import Option, StringFinder
-words = sorted({{text[start : start + size] for text in texts for start in (0, 9) for size in range(1, 5)}} - {{""}})
+words = sorted({text[start : start + size] for text in texts for start in (0, 9) for size in range(1, 5)} - {""})
 for strings in ([], ["a"], ["\\n", " ", "\u3000é"], words[:300], [" " * size for size in range(1, 600)]):
     for known in (0, 6, 15):
-        finder = StringFinder(library, {{string: Option(known & number) for number, string in enumerate(strings)}})
+        finder = StringFinder(library, {string: Option(known & number) for number, string in enumerate(strings)})
         finder.find(Texts.of(texts))
         for text in texts[:100]:
             finder.find(Texts.of([text]))
-byte_level = {{"type": "ByteLevel", "use_regex": True}}
+byte_level = {"type": "ByteLevel", "use_regex": True}
 for patterns in (DEEPSEEK_PATTERNS, (O200K_PATTERN,)):
-    parts = [{{"type": "Split", "pattern": {{"Regex": p}}, "behavior": "Isolated", "invert": False}} for p in patterns]
-    splitter = make_splitter([*parts, byte_level, {{"type": "Digits", "individual_digits": True}}])
+    parts = [{"type": "Split", "pattern": {"Regex": p}, "behavior": "Isolated", "invert": False} for p in patterns]
+    splitter = make_splitter([*parts, byte_level, {"type": "Digits", "individual_digits": True}])
     for kind in (Kind.BYTE_BPE, Kind.WORDPIECE):
         model = WordModel(library, kind, Cut.SPLITS, unknown_id=0, most_chars=20)
         if kind == Kind.BYTE_BPE:
-            model.add_merges({{byte: byte for byte in range(200)}}, merges % 256)
+            model.add_merges({byte: byte for byte in range(200)}, merges % 256)
         model.add_pieces(pieces)
         model.add_splitter(splitter)
         model.encode(Texts.of(texts * 3), threads=2)
 """
-    environment = {
-        "PYTHONMALLOC": "malloc",
-        "LD_PRELOAD": runtime,
-        "ASAN_OPTIONS": "detect_leaks=0",
-        "PYTHONPATH": str(SOURCE.parents[2]),
-    }
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    environment = {"PYTHONMALLOC": "malloc", "ASAN_OPTIONS": "detect_leaks=0"}
+    flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    run_sanitized(tmp_path, "libasan", flags, code, **environment)
 
 
 @pytest.mark.wide
@@ -265,26 +268,17 @@ for patterns in (DEEPSEEK_PATTERNS, (O200K_PATTERN,)):
 @compiled
 def test_threads_that_share_a_model_do_not_race(tmp_path):
     """Compiled with the thread sanitizer, in a process of its own, which ends with its status if there is a race."""
-    runtime = subprocess.run(
-        ["cc", "-print-file-name=libtsan.so"], check=True, capture_output=True, text=True
-    ).stdout.strip()
-    if not Path(runtime).is_absolute():
-        pytest.skip("the compiler has no libtsan.so")
-    library = tmp_path / "_rows.so"
-    sources = map(str, sorted(SOURCE.parent.glob("*.c")))
-    flags = ["-O1", "-g", "-fsanitize=thread", "-shared", "-fPIC"]
-    subprocess.run(["cc", *flags, *sources, "-o", str(library)], check=True)
-    code = f"""
+    code = """
 import random
 import numpy as np
 from beam_pipeline.engines.split_levels import make_splitter
 from beam_pipeline.native import library as native
 from beam_pipeline.native.words import Cut, Kind, WordModel
 from beam_pipeline.support.texts import Texts
-library = native.load({str(library)!r})
-splitter = make_splitter([{{"type": "ByteLevel", "use_regex": True}}])
+library = native.load(LIBRARY)
+splitter = make_splitter([{"type": "ByteLevel", "use_regex": True}])
 model = WordModel(library, Kind.BYTE_BPE, Cut.SPLITS)
-model.add_merges({{byte: byte for byte in range(256)}}, np.array([(97, 98, 256), (256, 97, 257)]))
+model.add_merges({byte: byte for byte in range(256)}, np.array([(97, 98, 256), (256, 97, 257)]))
 model.add_splitter(splitter)
 rng = random.Random(0)
 characters = [chr(code) for code in range(1, 0x20000, 7) if not 0xD800 <= code < 0xE000]  # of many blocks
@@ -292,10 +286,5 @@ texts = Texts.of(["ab aba " * 20 + "".join(rng.choices(characters, k=200)) for _
 lengths = [model.encode(texts, threads=3)[1].tolist() for _ in range(3)]
 assert lengths[0] == lengths[1] == lengths[2] == model.encode(texts)[1].tolist()
 """
-    environment = {
-        "LD_PRELOAD": runtime,
-        "TSAN_OPTIONS": "ignore_noninstrumented_modules=1",
-        "PYTHONPATH": str(SOURCE.parents[2]),
-    }
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    options = {"TSAN_OPTIONS": "ignore_noninstrumented_modules=1"}
+    run_sanitized(tmp_path, "libtsan", ["-fsanitize=thread"], code, **options)
