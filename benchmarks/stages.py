@@ -134,7 +134,7 @@ def stages(data: bytes, folder: str) -> dict[str, tuple[float, float]]:
 
         def write_unit() -> list[Any]:
             with create_sections(f"{out}/unit") as sections:
-                places = [sections.add(block.to_bytes()) for block in blocks]
+                places = [sections.add(*block.parts()) for block in blocks]
                 sections.end({})
             return places
 

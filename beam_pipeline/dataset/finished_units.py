@@ -135,7 +135,7 @@ class UnitWriter:
 
     def add(self, split: int, block: RowBlock | DocumentBlock) -> None:
         """Writes the split's next rows."""
-        section = self._sections.add(block.to_bytes())
+        section = self._sections.add(*block.parts())
         place = BlockPlace(split, self._identity["unit"], self._counts[split], len(block), section)
         self._blocks.append(place)
         self._counts[split] += len(block)

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import mmap
 import os
 import struct
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import google_crc32c
+import numpy as np
 
 from beam_pipeline.sources.opening import RangeFile
 from beam_pipeline.support import filesystem
@@ -44,11 +47,14 @@ class SectionWriter:
         self._file = file
         self._offset = 0
 
-    def add(self, data: bytes) -> Section:
-        self._file.write(data)
-        section = Section(self._offset, len(data), google_crc32c.value(data))
-        self._offset += len(data)
-        return section
+    def add(self, *parts: bytes | np.ndarray) -> Section:
+        """Writes a section, whose bytes are those of all parts. Arrays are contiguous."""
+        start, crc = self._offset, 0
+        for data in map(_bytes_of, parts):
+            self._file.write(data)
+            crc = google_crc32c.extend(crc, data)
+            self._offset += len(data)
+        return Section(start, self._offset - start, crc)
 
     def end(self, index: dict[str, Any]) -> None:
         """Writes the index, which ends the file."""
@@ -123,8 +129,40 @@ def read_section(file: BinaryIO, section: Section, path: str) -> bytes:
     """
     file.seek(section.offset)
     data = file.read(section.size)
-    if len(data) != section.size or google_crc32c.value(data) != section.crc:
+    _check(data, section, path)
+    return data
+
+
+def map_section(path: str, section: Section, *, needs_all: bool) -> memoryview:
+    """Maps one section of a local file into memory.
+
+    Args:
+        path: The file.
+        section: The section.
+        needs_all: Reads and checks all of its bytes now. Otherwise they are read when they are used, and not checked.
+
+    Raises:
+        DataError: If they are damaged, or the file is shorter.
+    """
+    with Path(path).open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    data = memoryview(mapped)[section.offset : section.offset + section.size]
+    if needs_all:
+        start = section.offset // mmap.PAGESIZE * mmap.PAGESIZE
+        mapped.madvise(mmap.MADV_WILLNEED, start, section.offset + len(data) - start)
+        _check(data, section, path)
+    else:
+        mapped.madvise(mmap.MADV_RANDOM)
+    return data
+
+
+def _check(data: bytes | memoryview, section: Section, path: str) -> None:
+    if len(data) != section.size or google_crc32c.value(_bytes_of(data)) != section.crc:
         raise DataError(
             f"{path}: the {section.size} bytes at {section.offset} are damaged; --resume recomputes them"
         )
-    return data
+
+
+def _bytes_of(data: bytes | memoryview | np.ndarray) -> np.ndarray:
+    """Returns contiguous data as uint8 [bytes], which all kinds of files and the checksum's library accept."""
+    return np.frombuffer(data, np.uint8)

@@ -6,15 +6,17 @@ The part consists of a random sample of the documents, and of excerpts on which 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from beam_pipeline.engines.engine import Engine
+from beam_pipeline.engines.failures import encode_singly_if_needed
+from beam_pipeline.engines.hf import encode_flat
 from beam_pipeline.engines.suspects import find_suspects
 from beam_pipeline.sources.units import DocumentBatch
 from beam_pipeline.support.errors import EngineMismatch
 from beam_pipeline.support.hashing import mix64, place_hashes
-from beam_pipeline.tokenization.library_errors import EncodingError, library_errors
 
 # Encoding this many bytes with HF takes about 1% of the time that a process needs for a unit of 32 MiB.
 _BYTES_PER_UNIT = 16 << 10
@@ -54,43 +56,42 @@ class SampleCheck:
         if self._engine.reference is None or not batch.texts:
             return
         hashes = place_hashes("engine", self._seed, batch.name, batch.places)
-        sampled = np.flatnonzero(hashes <= self._bound)
         ends = np.cumsum(lengths)
         with self._engine.fallbacks.paused():
-            for index in sampled.tolist():
+            checked, excerpts = [], []
+            for index in np.flatnonzero(hashes <= self._bound).tolist():
                 text = batch.texts[index]
                 if len(text) > _MAX_CHARS:
-                    self._compare(batch, [(index, text[:_MAX_CHARS])])
+                    excerpts.append((index, text[:_MAX_CHARS]))
                 else:
-                    document_ids = ids[ends[index] - lengths[index] : ends[index]]
-                    self._refuse_difference(batch, index, text, document_ids)
+                    checked.append((index, text, ids[ends[index] - lengths[index] : ends[index]]))
             if mix64(hashes[:1])[0] <= self._batch_bound:
-                self._compare(batch, find_suspects(batch.texts))
+                excerpts += find_suspects(batch.texts)
+            if excerpts:
+                excerpt_ids, lengths = self._engine.encode_batch([text for _, text in excerpts])
+                split_ids = np.split(excerpt_ids, np.cumsum(lengths)[:-1])
+                checked += [(*excerpt, ids) for excerpt, ids in zip(excerpts, split_ids, strict=True)]
+            self._refuse_differences(batch, checked)
 
-    def _compare(self, batch: DocumentBatch, excerpts: Sequence[tuple[int, str]]) -> None:
-        """Checks excerpts of documents: (number of the document, text)."""
-        if not excerpts:
-            return
-        ids, lengths = self._engine.encode_batch([text for _, text in excerpts])
-        ids_per_excerpt = np.split(ids, np.cumsum(lengths)[:-1])
-        for (index, text), excerpt_ids in zip(excerpts, ids_per_excerpt, strict=True):
-            self._refuse_difference(batch, index, text, excerpt_ids)
-
-    def _refuse_difference(self, batch: DocumentBatch, index: int, text: str, engine_ids: np.ndarray) -> None:
-        try:
-            with library_errors():
-                hf_ids = self._engine.reference.encode(text, add_special_tokens=False).ids
-        except EncodingError as error:
-            raise EngineMismatch(
-                f"the engine {self._engine.name} encodes this document, and HF's tokenizer does not: {error}; use "
-                "--engine hf",
-                batch.name,
-                int(batch.places[index]),
-            ) from None
-        if not np.array_equal(engine_ids, hf_ids):
-            raise EngineMismatch(
-                _difference(self._engine.name, engine_ids, hf_ids), batch.name, int(batch.places[index])
-            )
+    def _refuse_differences(
+        self, batch: DocumentBatch, checked: Sequence[tuple[int, str, np.ndarray]]
+    ) -> None:
+        """Compares texts with HF: (number of the document, text, the engine's ids)."""
+        (ids, lengths), errors = encode_singly_if_needed(
+            partial(encode_flat, self._engine.reference), [text for _, text, _ in checked]
+        )
+        hf_ids = iter(np.split(ids, np.cumsum(lengths)[:-1]))
+        for number, (index, _, engine_ids) in enumerate(checked):
+            if number in errors:
+                difference = (
+                    f"the engine {self._engine.name} encodes this document, and HF's tokenizer does not: "
+                    f"{errors[number]}; use --engine hf"
+                )
+            elif np.array_equal(engine_ids, expected := next(hf_ids)):
+                continue
+            else:
+                difference = _difference(self._engine.name, engine_ids, expected.tolist())
+            raise EngineMismatch(difference, batch.name, int(batch.places[index]))
 
 
 def _bound(share: float) -> np.uint64:

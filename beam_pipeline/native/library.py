@@ -17,7 +17,7 @@ import numpy as np
 
 from beam_pipeline.support.errors import UsageError
 
-_INTERFACE = 10  # INTERFACE in rows.c
+_INTERFACE = 11  # INTERFACE in rows.c
 _MOST_FEATURES = 8  # MOST_FEATURES in rows.c
 _FRAME_BYTES = 16 + 11  # the framing, and the head of Example.features
 _FEATURE_BYTES = 7 * 11  # the heads of a feature's entry, without its name: a tag and a varint each
@@ -89,6 +89,7 @@ def load(path: str) -> ctypes.CDLL:
         "words_state": (pointer, (pointer,)),
         "words_encode": (int64, (pointer, pointer, pointer, pointer, int64, int64, pointer, pointer)),
         "words_copy_ids": (None, (pointer, pointer, int64)),
+        "words_has_room": (int32, (pointer,)),
         "words_make_room": (None, (pointer,)),
         "words_free_state": (None, (pointer,)),
         "words_free_model": (None, (pointer,)),

@@ -18,7 +18,7 @@ static uint32_t crc_table[8][256]; /* crc_table[k][b]: the CRC of byte b and the
 
 /* Raise it with each change to the arguments of a function, also in `__init__.py`: an installation in place can have compiled
  * functions of an earlier version. */
-enum { INTERFACE = 10 };
+enum { INTERFACE = 11 };
 
 /* Prepares the other functions, and returns INTERFACE. */
 int tokenmill_initialize(void) {

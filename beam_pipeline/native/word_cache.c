@@ -59,11 +59,17 @@ static uint64_t hash_of(const Cache *cache, const Slot *slot) {
     return pending.hash;
 }
 
+static int arena_is_full(const Cache *cache) {
+    return __atomic_load_n(&cache->arena_end, __ATOMIC_RELAXED) > ARENA_WORDS / 4 * 3;
+}
+
+int tokenmill_has_room(const Cache *cache) {
+    return 2 * __atomic_load_n(&cache->used, __ATOMIC_RELAXED) <= cache->slot_mask && !arena_is_full(cache);
+}
+
 void tokenmill_make_room(Cache *cache) {
     uint64_t count = GROWTH * (cache->slot_mask + 1);
-    int is_full = 2 * cache->used > cache->slot_mask, arena_is_full = cache->arena_end > ARENA_WORDS / 4 * 3;
-    if (!is_full && !arena_is_full) return;
-    Slot *slots = !arena_is_full && count <= MOST_SLOTS ? tokenmill_allocate_table(count * sizeof(Slot)) : NULL;
+    Slot *slots = !arena_is_full(cache) && count <= MOST_SLOTS ? tokenmill_allocate_table(count * sizeof(Slot)) : NULL;
     if (!slots) {
         empty(cache);
         return;

@@ -377,5 +377,8 @@ void *tokenmill_words_state(const void *model) {
     return state;
 }
 
+/* Whether the cache of a model has room for more words. */
+int32_t tokenmill_words_has_room(const void *model) { return tokenmill_has_room(((const Model *)model)->cache); }
+
 /* Makes room in the cache of a model that no thread uses. */
 void tokenmill_words_make_room(const void *model) { tokenmill_make_room(((const Model *)model)->cache); }

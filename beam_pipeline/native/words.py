@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
-from typing import Any
 
 import numpy as np
 
+from beam_pipeline.native.states import States, each, require
 from beam_pipeline.support.locks import ForkableLock
 from beam_pipeline.support.texts import Texts
 
@@ -97,13 +95,9 @@ class WordModel:
         byte_ids: Sequence[int] = (-1,) * 256,
     ):
         self._library = library
-        self._process = os.getpid()
-        self._lock = ForkableLock()
-        self._pool: ThreadPoolExecutor | None = None
         self._splitter: Splitter | None = None
         self._known_blocks: set[int] = set()
         self._blocks_lock = ForkableLock()
-        self._states: list[int] = []
         ids_of_bytes = np.array(byte_ids, np.int64)
         self._model = library.tokenmill_words_model(
             kind,
@@ -115,11 +109,10 @@ class WordModel:
             most_chars,
             ids_of_bytes.ctypes.data,
         )
-        _require(self._model)
+        require(self._model)
+        self._states = States(library, self._model)
 
     def __del__(self):
-        for state in getattr(self, "_states", ()):
-            self._library.tokenmill_words_free_state(state)
         self._library.tokenmill_words_free_model(getattr(self, "_model", None))
 
     def add_pieces(self, pieces: Mapping[bytes, tuple[int, float]]) -> None:
@@ -129,7 +122,7 @@ class WordModel:
         ids = np.fromiter((pieces[piece][0] for piece in ordered), np.uint32, len(ordered))
         scores = np.fromiter((pieces[piece][1] for piece in ordered), np.float64, len(ordered))
         arrays = (array.ctypes.data for array in (ends, ids, scores))
-        _require(
+        require(
             self._library.tokenmill_words_add_pieces(self._model, b"".join(ordered), *arrays, len(ordered))
         )
 
@@ -147,7 +140,7 @@ class WordModel:
         ids = np.fromiter(symbols.values(), np.uint32, len(symbols))
         before = np.array(sorted(map(ord, before_marks)), np.uint32)
         merges = np.ascontiguousarray(merges, np.uint32)
-        _require(
+        require(
             self._library.tokenmill_words_add_merges(
                 self._model,
                 *(codes.ctypes.data, ids.ctypes.data, len(codes)),
@@ -161,7 +154,7 @@ class WordModel:
         codes = np.fromiter(symbols.keys(), np.uint32, len(symbols))
         ids = np.fromiter(symbols.values(), np.uint32, len(symbols))
         arguments = (codes.ctypes.data, ids.ctypes.data, len(symbols))
-        _require(self._library.tokenmill_words_add_last_symbols(self._model, *arguments))
+        require(self._library.tokenmill_words_add_last_symbols(self._model, *arguments))
 
     def add_splitter(self, splitter: Splitter) -> None:
         """Makes the model split texts with these levels."""
@@ -175,7 +168,7 @@ class WordModel:
         alternatives = np.array(splitter.alternatives, np.int64).astype(np.uint32)
         instructions = np.array(splitter.instructions, np.int64).astype(np.uint32)
         classes = np.ascontiguousarray(splitter.bytes, np.uint32)
-        _require(
+        require(
             self._library.tokenmill_words_add_splitter(
                 self._model,
                 *(levels.ctypes.data, len(levels)),
@@ -195,34 +188,11 @@ class WordModel:
         bounds = np.searchsorted(ends, size * np.arange(1, shares) // shares).tolist()
         spans = list(map(slice, [0, *bounds], [*bounds, len(texts)]))
         lengths = np.empty(len(texts), np.int64)
-        with self._lock:  # a state serves one call at a time
-            if self._lock.was_interrupted or self._process != os.getpid():
-                # A fork has no threads, and the states of calls that it ended are left as they are.
-                self._states = [] if self._lock.was_interrupted else self._states
-                self._pool, self._process, self._lock.was_interrupted = None, os.getpid(), False
-            while len(self._states) < shares:
-                state = self._library.tokenmill_words_state(self._model)
-                _require(state)
-                self._states.append(state)
-            self._library.tokenmill_words_make_room(self._model)
-            states = self._states[:shares]
-            counts = self._each(partial(self._encode, texts, lengths), states, spans)
+        with self._states.lend(shares) as states:
+            counts = each(partial(self._encode, texts, lengths), states, spans)
             ids = np.empty(sum(counts), np.uint32)
-            self._each(self._copy_ids, states, np.split(ids, np.cumsum(counts[:-1])))
+            each(self._copy_ids, states, np.split(ids, np.cumsum(counts[:-1])))
         return ids, lengths
-
-    def _each(self, function: Callable[..., Any], states: list[int], shares: list[Any]) -> list[Any]:
-        """Calls a function for each share in threads. No call goes on when this one has ended."""
-        if len(shares) == 1:
-            return [function(states[0], shares[0])]
-        self._pool = self._pool or ThreadPoolExecutor(os.cpu_count())
-        futures: list[Future] = []
-        try:
-            for state, share in zip(states, shares, strict=True):
-                futures.append(self._pool.submit(function, state, share))
-        finally:
-            wait(futures)  # even if one fails, or this thread is interrupted: the next call uses the states
-        return [future.result() for future in futures]
 
     def _encode(self, texts: Texts, lengths: np.ndarray, state: int, span: slice) -> int:
         """Encodes some of the texts, and sets their lengths. Returns the number of ids."""
@@ -235,7 +205,7 @@ class WordModel:
             done = self._library.tokenmill_words_encode(
                 state, *addresses, done, len(lengths), lengths.ctypes.data, missing.ctypes.data
             )
-            _require(done >= 0)
+            require(done >= 0)
             for block in np.flatnonzero(missing[:-1]).tolist():
                 self._add_block(block)
             missing[:] = 0
@@ -248,10 +218,5 @@ class WordModel:
         classes = np.ascontiguousarray(self._splitter.classes_of(block), np.uint32)
         with self._blocks_lock:
             if block not in self._known_blocks:
-                _require(self._library.tokenmill_words_set_block(self._model, block, classes.ctypes.data))
+                require(self._library.tokenmill_words_set_block(self._model, block, classes.ctypes.data))
                 self._known_blocks.add(block)
-
-
-def _require(result: int | bool | None) -> None:
-    if not result:
-        raise MemoryError("there is not enough memory for tokenizing")

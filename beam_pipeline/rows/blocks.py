@@ -70,19 +70,19 @@ class RowBlock:
         lengths = np.concatenate([block.lengths for block in blocks])
         return cls(ids, lengths, starts, columns=joined_columns([block.columns for block in blocks]))
 
-    def to_bytes(self) -> bytes:
-        """Returns the header, and the raw bytes of the arrays."""
+    def parts(self) -> list[bytes | np.ndarray]:
+        """Returns what `from_bytes` reads, in parts: the header, the arrays, and the bytes of the columns."""
         rows, max_length = self.ids.shape
         columns = columns_to_bytes(self.columns)
         header = _HEADER.pack(
             rows, max_length, self.ids.itemsize, self.starts is not None, self.slots is not None, len(columns)
         )
-        parts = [header, np.ascontiguousarray(self.ids), np.asarray(self.lengths, np.uint32)]
+        arrays = [self.ids, np.asarray(self.lengths, np.uint32)]
         if self.starts is not None:
-            parts.append(np.ascontiguousarray(self.starts))
+            arrays.append(self.starts)
         if self.slots is not None:
-            parts.append(np.asarray(self.slots, np.uint32))
-        return b"".join([*parts, columns])
+            arrays.append(np.asarray(self.slots, np.uint32))
+        return [header, *map(np.ascontiguousarray, arrays), columns]
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> RowBlock:
@@ -105,7 +105,7 @@ class RowBlock:
         return cls(ids, lengths, starts, slots, columns)
 
     def __reduce__(self) -> tuple[Callable[..., RowBlock], tuple[bytes]]:
-        return RowBlock.from_bytes, (self.to_bytes(),)
+        return RowBlock.from_bytes, (b"".join(self.parts()),)
 
 
 def columns_to_bytes(columns: pa.Table | None) -> bytes:

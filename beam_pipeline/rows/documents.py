@@ -89,11 +89,13 @@ class DocumentBlock:
         hashes = mix64(hashes + (self.lengths.astype(np.uint64) << np.uint64(40)))
         return int(hashes.sum(dtype=np.uint64))
 
-    def to_bytes(self) -> bytes:
-        """Returns the numbers of documents, of bytes per id and of tokens, and the bytes of the arrays and columns."""
+    def parts(self) -> list[bytes | np.ndarray]:
+        """Returns what `from_bytes` reads, in parts: the numbers of documents, of bytes per id and of tokens; the
+        arrays; and the bytes of the columns.
+        """
         sizes = np.array([len(self), self.ids.itemsize, len(self.ids)], np.uint64)
         lengths, ids = np.asarray(self.lengths, np.uint32), np.ascontiguousarray(self.ids)
-        return b"".join([sizes, lengths, ids, columns_to_bytes(self.columns)])
+        return [sizes, lengths, ids, columns_to_bytes(self.columns)]
 
     @classmethod
     def from_bytes(cls, data: bytes) -> DocumentBlock:

@@ -8,15 +8,13 @@ not shuffled, either, so each shard reads whole blocks from the units' files, on
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 
 from beam_pipeline.dataset.finished_units import BlockPlace, tails_path, unit_path
-from beam_pipeline.dataset.sections import Section, open_sections, read_section
+from beam_pipeline.dataset.sections import Section, map_section, open_sections, read_section
 from beam_pipeline.dataset.shards import ShardInfo, file_sums, files_of_shard
 from beam_pipeline.engines.token_arrays import id_dtype
 from beam_pipeline.rows.blocks import RowBlock, rows_per_block
@@ -32,8 +30,13 @@ from tokenmill_reader.format.json_text import parse_own_json
 # Memory-mapped blocks per process, of at most 16 MiB each. The kernel reclaims their pages if memory runs short.
 _OPEN_BLOCKS = 64
 
-# If less than this share of a block's rows is requested, they are read one by one instead of the whole block.
-_MIN_SHARE_READ_WHOLE = 1 / 16
+# If at least this share of a block's rows is requested, the whole block is read at once.
+_LEAST_SHARE_READ_WHOLE = 1 / 16
+
+# The rows that are gathered at a time: this share of the split's, but at least so many bytes. More of them take memory,
+# which the system has to provide, and fewer take more passes over all blocks.
+_LEAST_GATHERED = 128 << 20
+_SHARE_GATHERED = 1 / 4
 
 
 def layout_of(job: Job, split: int, table: RowTable) -> ShardLayout:
@@ -141,7 +144,8 @@ def _shards_at_once(job: Job, layout: ShardLayout) -> int:
     if job.config.packing == "none":  # documents are not gathered, but copied block by block
         return job.threads
     row_bytes = job.config.max_length * id_dtype(job.vocab_size, has_targets=job.config.has_targets).itemsize
-    return max(1, job.gathered_bytes // (layout.records_in(0) * row_bytes))
+    gathered_bytes = max(_LEAST_GATHERED, int(_SHARE_GATHERED * layout.num_rows * row_bytes))
+    return max(1, min(job.gathered_bytes, gathered_bytes) // (layout.records_in(0) * row_bytes))
 
 
 def find_rows(
@@ -163,11 +167,7 @@ def find_rows(
 def read_rows(job: Job, place: BlockPlace, rows: np.ndarray, slots: np.ndarray) -> RowBlock:
     """Reads some rows of a block from the local file of its unit."""
     path = block_path(job, place)
-    if len(rows) < _MIN_SHARE_READ_WHOLE * place.rows:
-        block = open_block(path, place.section)
-    else:
-        with open_sections(path) as file:
-            block = RowBlock.from_bytes(read_section(file, place.section, path))
+    block = open_block(path, place.section, needs_all=len(rows) >= _LEAST_SHARE_READ_WHOLE * place.rows)
     return block.take(rows, slots)
 
 
@@ -184,12 +184,9 @@ def gather_documents(
 
 
 @lru_cache(maxsize=_OPEN_BLOCKS)
-def open_block(path: str, section: Section) -> RowBlock:
-    """Maps a block's file into memory, so that only the requested rows are read.
+def open_block(path: str, section: Section, *, needs_all: bool) -> RowBlock:
+    """Maps a block's file into memory. Its rows are read when they are used, or now if all or many of them are needed.
 
     The section includes its checksum and is part of the cache's key, so a file that was replaced is opened again.
     """
-    with Path(path).open("rb") as file:
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    mapped.madvise(mmap.MADV_RANDOM)
-    return RowBlock.from_bytes(memoryview(mapped)[section.offset : section.offset + section.size])
+    return RowBlock.from_bytes(map_section(path, section, needs_all=needs_all))

@@ -63,7 +63,7 @@ class PackTails(beam.DoFn):
         statistics = SplitStatistics.empty(job.vocab_size)
         statistics.add_rows(block)
         with create_sections(tails_path(job.staging, split, block_number)) as sections:
-            section = sections.add(block.to_bytes())
+            section = sections.add(*block.parts())
             sections.end({"fingerprint": job.fingerprint, "tails": [split, block_number]})
             job.check_lock()  # the file appears at the end of this block
         yield TaggedOutput(

@@ -79,7 +79,7 @@ class TokenizeUnit(beam.DoFn):
             engine=job.config.engine,
             parse_special_tokens=job.config.parse_special_tokens,
             control_ids=job.control_ids,
-            threads=job.threads,
+            threads=max(1, job.threads // self.at_once),
             input_bytes=job.input_bytes,
             seed=job.config.seed,
         )

@@ -12,8 +12,6 @@ class ForkableLock:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.was_interrupted = False
-        """Whether a fork freed the lock, so that what it guards may be half changed."""
         _LOCKS.add(self)
 
     def __enter__(self) -> None:
@@ -25,7 +23,7 @@ class ForkableLock:
     def free(self) -> None:
         """Frees the lock, in a forked process."""
         if self._lock.locked():
-            self._lock, self.was_interrupted = threading.Lock(), True
+            self._lock = threading.Lock()
 
 
 _LOCKS: weakref.WeakSet[ForkableLock] = weakref.WeakSet()

@@ -161,7 +161,9 @@ def outcome(argv: list[str]) -> tuple[str, tuple]:
             vocab_size=tokenizer.vocab_size,
             on_bad=lambda record: None,
         )
-        blocks = [(split, block.to_bytes()) for split, block in rows.blocks(read_unit(unit, config.input))]
+        blocks = [
+            (split, b"".join(block.parts())) for split, block in rows.blocks(read_unit(unit, config.input))
+        ]
         content.append(
             (blocks, [tail and (tail.ids.tobytes(), tail.starts.tobytes()) for tail in rows.tails])
         )

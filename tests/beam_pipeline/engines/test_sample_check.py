@@ -80,9 +80,9 @@ def test_the_sample_is_small_and_a_function_of_places(
     checked: list[str] = []
 
     class Watched:
-        def encode(self, text: str, add_special_tokens: bool):
-            checked.append(text)
-            return reference.encode(text, add_special_tokens=add_special_tokens)
+        def encode_batch_fast(self, texts: Sequence[str], add_special_tokens: bool):
+            checked.extend(texts)
+            return reference.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
 
     reference, engine.reference = engine.reference, Watched()
     texts = [f"{number} " * 20 for number in range(40_000)]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+import re
+from itertools import islice
 
 import pytest
 
+from beam_pipeline.engines import suspects
 from beam_pipeline.engines.suspects import find_suspects
 
 PLAIN = [f"Document {number} has ordinary words, and a few more of them. " * 5 for number in range(300)]
@@ -54,3 +57,15 @@ def test_the_excerpts_are_few_and_depend_only_on_the_batch():
     assert result == find_suspects(list(texts))
     assert sum(len(excerpt) for _, excerpt in result) < 20_000
     assert find_suspects([]) == [] and find_suspects([""]) == [(0, "")]
+
+
+def test_long_words_and_runs_are_the_first_matches_of_patterns():
+    rng = random.Random(2)
+    long_word, run = re.compile(r"\S{100,}"), re.compile(r"([^A-Za-z0-9\n])\1{5,}")
+    for alphabet in ("a-=\n ", "aA0_\n", "\u2003\u3000\u2028\x85\xa0\x1c\u200bx", "é日\U0001f600- "):
+        for _ in range(500):
+            lengths = rng.choices([1, 5, 6, 7, 99, 100, 101], k=rng.choice([0, 1, 5, 20]))
+            text = "".join(rng.choice(alphabet) * length for length in lengths)
+            for pattern, spans in ((long_word, suspects._long_words), (run, suspects._runs)):
+                expected = [match.span() for match in islice(pattern.finditer(text), 2)]
+                assert list(spans(suspects._codes(text))) == expected, (text, pattern)

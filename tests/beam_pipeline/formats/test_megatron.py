@@ -96,7 +96,7 @@ def test_blocks_are_cut_at_documents(monkeypatch):
     parts = list(block.divide())
     assert [part.lengths.tolist() for part in parts] == [[1, 2, 2], [9], [1]]
     assert np.concatenate([part.ids for part in parts]).tolist() == block.ids.tolist()
-    second = DocumentBlock.from_bytes(parts[0].to_bytes())
+    second = DocumentBlock.from_bytes(b"".join(parts[0].parts()))
     assert (second.ids.tolist(), second.lengths.tolist()) == ([1, 2, 2, 3, 3], [1, 2, 2])
 
 

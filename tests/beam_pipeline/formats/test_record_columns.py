@@ -179,8 +179,8 @@ def test_blocks_keep_the_columns_through_files_and_slots():
         rows.take(np.array([2, 0]), np.array([0, 2], np.uint32)),
         rows.take(np.array([1]), np.array([1], np.uint32)),
     ]
-    assembled = assemble([RowBlock.from_bytes(part.to_bytes()) for part in parts], 3, "shard 0")
+    assembled = assemble([RowBlock.from_bytes(b"".join(part.parts())) for part in parts], 3, "shard 0")
     assert assembled.columns["url"].to_pylist() == ["c", None, "a"]
     documents = DocumentBlock(np.arange(4, dtype=np.uint16), np.array([1, 2, 1], np.uint32), columns)
-    parts = [DocumentBlock.from_bytes(documents.cut(*span).to_bytes()) for span in ((0, 1), (1, 3))]
+    parts = [DocumentBlock.from_bytes(b"".join(documents.cut(*span).parts())) for span in ((0, 1), (1, 3))]
     assert DocumentBlock.concatenate(parts).columns.equals(columns)
