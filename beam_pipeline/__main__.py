@@ -75,9 +75,9 @@ def run(verb: str, argv: Sequence[str]) -> int:
     """
     collect_garbage_rarely()
     keep_freed_memory()
-    os.environ.setdefault(
-        "TRANSFORMERS_NO_ADVISORY_WARNINGS", "1"
-    )  # to install PyTorch, which no tokenizer needs
+    # Advice to install PyTorch, which no tokenizer needs; and threads for matrix products, of which there are none.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     log_to_stderr("beam_pipeline")
     with prompt_interrupts(verb), _terminated_by_exception():
         return _run(verb, argv)

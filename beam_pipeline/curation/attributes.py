@@ -11,7 +11,6 @@ from typing import Any
 
 import google_crc32c
 import numpy as np
-import pyarrow as pa
 
 from beam_pipeline.curation.filters import RULES, bounds_of
 from beam_pipeline.curation.functions import UserFunction
@@ -22,6 +21,7 @@ from beam_pipeline.curation.words import WordSplitter
 from beam_pipeline.options.curation_options import CurationConfig
 from beam_pipeline.sources.record_columns import without_surrogates
 from beam_pipeline.sources.units import DocumentBatch
+from beam_pipeline.support.arrow import pa
 from beam_pipeline.support.errors import DataError
 from beam_pipeline.support.texts import contents
 

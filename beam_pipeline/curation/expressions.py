@@ -8,31 +8,31 @@ A missing value makes a comparison neither true nor false, and a document is kep
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import reduce
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
+from beam_pipeline.support.arrow import pa, pc
 from beam_pipeline.support.errors import UsageError
 from tokenmill_reader.console.spelling import suggestion
 
 _MOST_CHARACTERS = 10_000
-_COMPARISONS: dict[type[ast.cmpop], Callable] = {
-    ast.Eq: pc.equal,
-    ast.NotEq: pc.not_equal,
-    ast.Lt: pc.less,
-    ast.LtE: pc.less_equal,
-    ast.Gt: pc.greater,
-    ast.GtE: pc.greater_equal,
+# Arrow's functions, by their names.
+_COMPARISONS: dict[type[ast.cmpop], str] = {
+    ast.Eq: "equal",
+    ast.NotEq: "not_equal",
+    ast.Lt: "less",
+    ast.LtE: "less_equal",
+    ast.Gt: "greater",
+    ast.GtE: "greater_equal",
 }
-_ARITHMETIC: dict[type[ast.operator], Callable] = {
-    ast.Add: pc.add,
-    ast.Sub: pc.subtract,
-    ast.Mult: pc.multiply,
-    ast.Div: lambda left, right: pc.divide(pc.cast(left, pa.float64()), right),
+_ARITHMETIC: dict[type[ast.operator], str] = {
+    ast.Add: "add",
+    ast.Sub: "subtract",
+    ast.Mult: "multiply",
+    ast.Div: "divide",
 }
 
 
@@ -148,9 +148,10 @@ class Expression:
                     self._value(node.operand, table)
                 )
             case ast.BinOp():
-                return _ARITHMETIC[type(node.op)](
-                    self._value(node.left, table), self._value(node.right, table)
-                )
+                left, right = self._value(node.left, table), self._value(node.right, table)
+                if isinstance(node.op, ast.Div):
+                    left = pc.cast(left, pa.float64())
+                return getattr(pc, _ARITHMETIC[type(node.op)])(left, right)
             case ast.Compare(ops=[ast.In() | ast.NotIn()]):
                 (items,) = node.comparators
                 value = self._value(node.left, table)
@@ -159,4 +160,5 @@ class Expression:
                 return is_in if isinstance(node.ops[0], ast.In) else pc.invert(is_in)
         values = [self._value(part, table) for part in (node.left, *node.comparators)]
         pairs = zip(node.ops, values, values[1:], strict=False)
-        return reduce(pc.and_kleene, (_COMPARISONS[type(op)](left, right) for op, left, right in pairs))
+        results = (getattr(pc, _COMPARISONS[type(op)])(left, right) for op, left, right in pairs)
+        return reduce(pc.and_kleene, results)

@@ -12,11 +12,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+
+from beam_pipeline.support.arrow import pa, pc
 
 EXACT = "exact"
 """The rule that removes documents with the same text as an earlier one."""
@@ -50,15 +51,6 @@ RULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 """Matches the name of a rule. Combinations of rules are joined by `+`."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
-_SCHEMA = pa.schema(
-    [
-        ("document", pa.int64()),
-        ("rule", pa.string()),
-        ("value", pa.float64()),
-        ("evidence", pa.string()),
-    ]
-)
-
 
 @dataclass(frozen=True, eq=False)
 class Removals:
@@ -71,7 +63,7 @@ class Removals:
     def table(self) -> pa.Table:
         """A row for each document and rule, with the columns document (int64), rule, value (float64: what the rule
         measured, such as a similarity; NaN if nothing) and evidence (JSON)."""
-        return _SCHEMA.empty_table() if self.rows is None else self.rows
+        return _schema().empty_table() if self.rows is None else self.rows
 
     @classmethod
     def empty(cls) -> Removals:
@@ -104,7 +96,7 @@ class Removals:
             "value": pa.array(values, pa.float64()),
             "evidence": pa.array(texts, pa.string()),
         }
-        return cls.concat([cls(pa.table(columns, _SCHEMA))])
+        return cls.concat([cls(pa.table(columns, _schema()))])
 
     @classmethod
     def concat(cls, parts: Iterable[Removals]) -> Removals:
@@ -180,7 +172,7 @@ class Removals:
     def with_rules(self, rules: list[str]) -> Removals:
         """Returns the removals with the rule of each row replaced."""
         return Removals.concat(
-            [Removals(self.table.set_column(1, _SCHEMA.field("rule"), pa.array(rules, pa.string())))]
+            [Removals(self.table.set_column(1, _schema().field("rule"), pa.array(rules, pa.string())))]
         )
 
     def shifted(self, first: int) -> Removals:
@@ -188,14 +180,14 @@ class Removals:
         if not len(self):
             return self
         documents = pa.array(self.table["document"].to_numpy() + first, pa.int64())
-        return Removals(self.table.set_column(0, _SCHEMA.field("document"), documents))
+        return Removals(self.table.set_column(0, _schema().field("document"), documents))
 
     def to_bytes(self) -> bytes:
         """Returns equal bytes for equal removals; b"" for none."""
         if not len(self):
             return b""
         file = io.BytesIO()
-        with pa.ipc.new_stream(file, _SCHEMA) as writer:
+        with pa.ipc.new_stream(file, _schema()) as writer:
             writer.write_table(self.table)
         return file.getvalue()
 
@@ -210,3 +202,15 @@ def _json_of(evidence: Mapping[str, Any]) -> str:
     text = json.dumps(evidence, ensure_ascii=False, separators=(",", ":"), default=str)
     # Half of a surrogate pair has no UTF-8.
     return json.dumps(json.loads(text), separators=(",", ":")) if _SURROGATE.search(text) else text
+
+
+@cache
+def _schema() -> pa.Schema:
+    return pa.schema(
+        [
+            ("document", pa.int64()),
+            ("rule", pa.string()),
+            ("value", pa.float64()),
+            ("evidence", pa.string()),
+        ]
+    )

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from beam_pipeline.curation.removals import PII, Removals
 from beam_pipeline.support import filesystem
+from beam_pipeline.support.arrow import pa, pc, pq
 from beam_pipeline.support.errors import UsageError
 
 

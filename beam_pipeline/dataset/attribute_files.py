@@ -9,13 +9,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from beam_pipeline.dataset.staging import STAGING
 from beam_pipeline.options.curation_options import ATTRIBUTES_RECORD as RECORD
 from beam_pipeline.sources.units import WorkUnit
 from beam_pipeline.support import filesystem
+from beam_pipeline.support.arrow import pa, pq
 from beam_pipeline.support.errors import DataError, UsageError
 from tokenmill_reader.format.json_text import parse_own_json
 

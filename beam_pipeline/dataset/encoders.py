@@ -27,19 +27,22 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 
-def encode_rows(block: RowBlock, *, features: tuple[str, ...], max_value: int) -> bytes:
+def encode_rows(block: RowBlock, *, features: tuple[str, ...], max_value: int) -> np.ndarray:
     """Encodes rows as TFRecord frames, in the block's order: by the compiled functions if they are installed.
 
     Args:
         block: The rows.
         features: Names, as `feature_names` returns them.
         max_value: The largest value that occurs (an id, a segment or a position), below 2**31.
+
+    Returns:
+        uint8 [bytes].
     """
     if not 0 <= max_value < MOST_IDS:
         raise ValueError(f"values up to {max_value} are not from 0 to {MOST_IDS - 1}")
     library = native.rows_library()
     if library is None:
-        return encode_by_protobuf(block, features=features)
+        return np.frombuffer(encode_by_protobuf(block, features=features), np.uint8)
     columns = _columns(block, features)
     return native.encode_rows(library, columns, block.lengths, block.ids.shape[1], max_value)
 

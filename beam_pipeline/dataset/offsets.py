@@ -27,9 +27,9 @@ class OffsetFinder:
         self._position = 0  # of the next piece in the file
         self._unparsed = b""  # the last bytes before it, if they begin a record's length
 
-    def add(self, piece: bytes) -> None:
-        """Takes the file's next bytes."""
-        data = self._unparsed + piece if self._unparsed else piece
+    def add(self, piece: bytes | np.ndarray) -> None:
+        """Takes the file's next bytes, which are uint8 in an array."""
+        data = np.frombuffer(self._unparsed + bytes(piece) if self._unparsed else piece, np.uint8)
         base = self._position - len(self._unparsed)
         self._position += len(piece)
         offset = self._offsets[-1] - base
@@ -38,14 +38,14 @@ class OffsetFinder:
         if len(ends):
             self._offsets.frombytes((ends + base).astype(np.uint64).tobytes())
             offset = int(ends[-1])
-        self._unparsed = data[offset:]
+        self._unparsed = data[offset:].tobytes()
 
     def to_bytes(self) -> bytes:
         """Returns the content of the file with the offsets."""
         return np.array(self._offsets, "<u8").tobytes()
 
 
-def _record_ends(data: bytes, offset: int) -> np.ndarray:
+def _record_ends(data: np.ndarray, offset: int) -> np.ndarray:
     """`native.record_ends` without compiled code."""
     ends = []
     while offset + _LENGTH.size <= len(data):

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import io
 import re
+from functools import cache
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from beam_pipeline.curation.removals import Removals
 from beam_pipeline.support import filesystem
+from beam_pipeline.support.arrow import pa, pq
 from tokenmill_reader.format.json_text import parse_own_json
 
 FOLDER = "removed"
@@ -31,18 +31,21 @@ _KEYS = (
 )
 
 COLUMNS = "columns"
-"""The column with those of `--keep_columns`, which `SCHEMA` lacks: a struct of texts."""
+"""The column with those of `--keep_columns`, which the schema lacks: a struct of texts."""
 
-SCHEMA = pa.schema(
-    [
-        ("path", pa.string()),
-        ("place", pa.int64()),
-        ("document", pa.int64()),
-        ("rule", pa.string()),
-        ("value", pa.float64()),
-        ("evidence", pa.string()),
-    ]
-)
+
+@cache
+def _schema() -> pa.Schema:
+    return pa.schema(
+        [
+            ("path", pa.string()),
+            ("place", pa.int64()),
+            ("document", pa.int64()),
+            ("rule", pa.string()),
+            ("value", pa.float64()),
+            ("evidence", pa.string()),
+        ]
+    )
 
 
 def removed_path(output: str, unit: int) -> str:
@@ -64,9 +67,10 @@ def write_removed(
     """
     documents = removals.table["document"].to_numpy()
     index = np.searchsorted(removals.documents, documents)
-    table = removals.table.add_column(0, SCHEMA.field("path"), [[paths[i] for i in index.tolist()]])
-    table = table.add_column(1, SCHEMA.field("place"), pa.array(places[index], pa.int64()))
-    table = table.cast(SCHEMA)
+    schema = _schema()
+    table = removals.table.add_column(0, schema.field("path"), [[paths[i] for i in index.tolist()]])
+    table = table.add_column(1, schema.field("place"), pa.array(places[index], pa.int64()))
+    table = table.cast(schema)
     if columns is not None:
         struct = columns.take(pa.array(index)).cast(
             pa.schema([(name, pa.string()) for name in columns.schema.names])
@@ -82,7 +86,7 @@ def read_removed(path: str) -> Removals | None:
     if not filesystem.exists(path):
         return None
     with filesystem.open_file(path) as file:
-        return Removals(pq.read_table(file, columns=SCHEMA.names[2:]))
+        return Removals(pq.read_table(file, columns=_schema().names[2:]))
 
 
 def is_removed_file(path: str) -> bool:
@@ -92,9 +96,10 @@ def is_removed_file(path: str) -> bool:
             return parse_own_json(filesystem.read_bytes(path)).keys() in _KEYS
         with filesystem.open_file(path) as file:
             schema = pq.read_schema(file)
-        if len(schema) > len(SCHEMA) and _is_kept(schema.field(len(SCHEMA))):
-            schema = schema.remove(len(SCHEMA))
-        return schema.equals(SCHEMA)
+        own = _schema()
+        if len(schema) > len(own) and _is_kept(schema.field(len(own))):
+            schema = schema.remove(len(own))
+        return schema.equals(own)
     except (pa.ArrowException, OSError, ValueError, AttributeError):
         return False
 

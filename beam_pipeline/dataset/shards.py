@@ -13,6 +13,7 @@ import numpy as np
 
 from beam_pipeline.dataset.offsets import OffsetFinder, offsets_size
 from beam_pipeline.engines.token_arrays import joined_columns, selected_columns
+from beam_pipeline.native.ids import copy_rows
 from beam_pipeline.rows.blocks import RowBlock, rows_checksum
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.errors import DataError
@@ -77,13 +78,19 @@ class Assembly:
         self._columns: list[tuple[np.ndarray, pa.Table]] = []
         self._lock = threading.Lock()
 
-    def add(self, block: RowBlock) -> None:
-        """Copies the rows of a block into their slots.
+    def add(self, block: RowBlock, slots: np.ndarray, rows: np.ndarray | None = None) -> None:
+        """Copies rows of a block into their slots.
+
+        Args:
+            block: The block.
+            slots: Integers [copied rows]: the slots.
+            rows: int64 [copied rows]: the numbers of the rows in the block. None for all, in their order.
 
         Raises:
             AssertionError: If there is no such slot.
         """
-        slots, records = block.slots, self._records
+        records = self._records
+        rows = np.arange(len(block)) if rows is None else rows
         invalid_slots = slots[(slots < 0) | (slots >= records)]
         if invalid_slots.size:
             raise AssertionError(
@@ -94,13 +101,13 @@ class Assembly:
             if self._assembled is None:
                 self._assembled = _empty_rows(block, records)
             if block.columns is not None:
-                self._columns.append((slots, block.columns))
+                self._columns.append((slots, selected_columns(block.columns, rows)))
         assembled = self._assembled
         # Outside of the lock: threads write to different slots, or a slot is filled twice, which `rows` reports.
-        assembled.ids[slots] = block.ids
-        assembled.lengths[slots] = block.lengths
+        copy_rows(assembled.ids, slots, block.ids, rows)
+        assembled.lengths[slots] = block.lengths[rows]
         if assembled.starts is not None:
-            assembled.starts[slots] = block.starts
+            copy_rows(assembled.starts, slots, block.starts, rows)
 
     def rows(self) -> RowBlock:
         """Returns all rows, in the order of their slots.
@@ -130,14 +137,14 @@ def assemble(blocks: Iterable[RowBlock], records: int, owner: str) -> RowBlock:
     """Puts the rows of a shard into their slots; see `Assembly`. The blocks may come in any order."""
     assembly = Assembly(records, owner)
     for block in blocks:
-        assembly.add(block)
+        assembly.add(block, block.slots)
     return assembly.rows()
 
 
 def write_shard(
     block: RowBlock,
     *,
-    encode: Callable[[RowBlock], Iterable[bytes]],
+    encode: Callable[[RowBlock], Iterable[bytes | np.ndarray]],
     with_offsets: bool,
     path: str,
     temporary: str,
@@ -151,7 +158,7 @@ def write_shard(
 
     Args:
         block: The rows.
-        encode: Returns the file's bytes in pieces.
+        encode: Returns the file's bytes in pieces, uint8 if they are arrays.
         with_offsets: Whether to write the offsets of its records; its format must be TFRecord.
         path: The shard's path.
         temporary: Its path until it is complete.
@@ -196,7 +203,7 @@ class SummedFile:
         self._crc = 0
         self.bytes = 0
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | np.ndarray) -> None:
         self._file.write(data)
         self._crc = google_crc32c.extend(self._crc, data)
         self.bytes += len(data)

@@ -90,7 +90,7 @@ class RowFormat(Format, ABC):
     """Whether the offsets of a shard's records are written to a file beside it. The shard then has TFRecord framing."""
 
     @abstractmethod
-    def encode(self, block: RowBlock) -> Iterator[bytes]:
+    def encode(self, block: RowBlock) -> Iterator[bytes | np.ndarray]:
         """Yields the bytes of a shard's file, in pieces."""
 
     @abstractmethod

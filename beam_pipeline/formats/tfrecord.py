@@ -23,7 +23,7 @@ class TFRecord(RowFormat):
     sequential = True
     has_offsets = True
 
-    def encode(self, block: RowBlock) -> Iterator[bytes]:
+    def encode(self, block: RowBlock) -> Iterator[bytes | np.ndarray]:
         form = self.form
         has_positions = not {"segment_ids", "position_ids"}.isdisjoint(form.features)
         max_value = max(form.vocab_size - 1, form.max_length if has_positions else 1)

@@ -1,4 +1,4 @@
-"""Sums over token ids, by compiled code (ids.c) that needs no wider copies of them, or by NumPy."""
+"""Sums over token ids, and copies of rows, by compiled code (ids.c) that needs no further copies, or by NumPy."""
 
 from __future__ import annotations
 
@@ -55,3 +55,28 @@ def hash_rows(ids: np.ndarray, multipliers: np.ndarray) -> np.ndarray:
         ids.ctypes.data, ids.itemsize, *ids.shape, multipliers.ctypes.data, hashes.ctypes.data
     )
     return hashes
+
+
+def copy_rows(to: np.ndarray, slots: np.ndarray, source: np.ndarray, rows: np.ndarray) -> None:
+    """Does `to[slots] = source[rows]` for arrays of the same shape but for the number of rows.
+
+    Args:
+        to: Contiguous.
+        slots: int64 [copied rows], each below `len(to)`.
+        source: Contiguous.
+        rows: int64 [copied rows].
+
+    Raises:
+        IndexError: If there is no such row.
+    """
+    if len(rows) and not 0 <= rows.min() <= rows.max() < len(source):
+        raise IndexError(f"a row from {rows.min()} to {rows.max()} is not among the {len(source)} rows")
+    library = rows_library()
+    if library is None:
+        to[slots] = source[rows]
+        return
+    slots, rows = np.ascontiguousarray(slots, np.int64), np.ascontiguousarray(rows, np.int64)
+    size = source.itemsize * source.shape[1]
+    library.tokenmill_copy_rows(
+        to.ctypes.data, slots.ctypes.data, source.ctypes.data, rows.ctypes.data, len(rows), size
+    )

@@ -65,7 +65,7 @@ def load(path: str) -> ctypes.CDLL:
     library.tokenmill_crc32c.argtypes = (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
     library.tokenmill_record_ends.restype = ctypes.c_int64
     library.tokenmill_record_ends.argtypes = (
-        ctypes.c_char_p,
+        ctypes.c_void_p,
         ctypes.c_int64,
         ctypes.c_int64,
         ctypes.c_int64,
@@ -89,8 +89,8 @@ def load(path: str) -> ctypes.CDLL:
         "words_state": (pointer, (pointer,)),
         "words_encode": (int64, (pointer, pointer, pointer, pointer, int64, int64, pointer, pointer)),
         "words_copy_ids": (None, (pointer, pointer, int64)),
-        "words_has_room": (int32, (pointer,)),
-        "words_make_room": (None, (pointer,)),
+        "words_has_room": (int32, (pointer, int64)),
+        "words_make_room": (None, (pointer, int64)),
         "words_free_state": (None, (pointer,)),
         "words_free_model": (None, (pointer,)),
         "strings_new": (pointer, (ctypes.c_char_p, pointer, pointer, pointer, pointer, int64)),
@@ -105,6 +105,8 @@ def load(path: str) -> ctypes.CDLL:
         "merges_train": (int64, (pointer, int64)),
         "merges_copy": (None, (pointer, pointer)),
         "merges_free": (None, (pointer,)),
+        "copy_rows": (None, (pointer, pointer, pointer, pointer, int64, int64)),
+        "line_feeds": (None, (ctypes.c_char_p, int64, int64, pointer)),
         "json_texts": (
             None,
             (ctypes.c_char_p, pointer, pointer, int64, ctypes.c_char_p, int64, pointer, pointer, pointer),
@@ -140,8 +142,8 @@ def encode_rows(
     lengths: np.ndarray,
     max_length: int,
     max_value: int,
-) -> bytes:
-    """Encodes rows as `tf.Example` records in TFRecord framing.
+) -> np.ndarray:
+    """Encodes rows as `tf.Example` records in TFRecord framing: uint8 [bytes].
 
     Args:
         columns: The features' names, sorted, and their values, [rows, max_length], from 0 to 2**32 - 1. uint16 and
@@ -176,14 +178,14 @@ def encode_rows(
         raise ValueError(
             f"row {-1 - size} has a value above {2 ** (7 * value_bytes) - 1}, or more than {max_length} tokens"
         )
-    return buffer[:size].tobytes()
+    return buffer[:size]
 
 
-def record_ends(library: ctypes.CDLL, data: bytes, offset: int) -> np.ndarray:
+def record_ends(library: ctypes.CDLL, data: np.ndarray, offset: int) -> np.ndarray:
     """Follows the lengths of framed records as far as `data` contain them.
 
     Args:
-        data: The beginning of a file, or a part of it.
+        data: uint8 [bytes]: the beginning of a file, or a part of it.
         offset: The offset of the first record in `data`, 0 or more.
 
     Returns:
@@ -192,4 +194,6 @@ def record_ends(library: ctypes.CDLL, data: bytes, offset: int) -> np.ndarray:
     if offset < 0:
         raise ValueError(f"a record cannot begin at {offset}")
     ends = np.empty(len(data) // 16 + 1, np.int64)
-    return ends[: library.tokenmill_record_ends(data, len(data), offset, len(ends), ends.ctypes.data)]
+    return ends[
+        : library.tokenmill_record_ends(data.ctypes.data, len(data), offset, len(ends), ends.ctypes.data)
+    ]

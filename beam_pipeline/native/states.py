@@ -37,17 +37,17 @@ class States:
             self._library.tokenmill_words_free_state(state)
 
     @contextlib.contextmanager
-    def lend(self, count: int) -> Iterator[list[int]]:
-        """Context with some states. Before it, the cache gets room for more words if that lacks."""
+    def lend(self, count: int, size: int) -> Iterator[list[int]]:
+        """Context with some states to encode `size` bytes. Before it, the cache gets room for new words."""
         call, states = object(), []
         try:
             with self._entry:
                 if self._process != os.getpid():  # a fork has no other threads: their calls will not end
                     self._process, self._calls = os.getpid(), set()
-                if not self._library.tokenmill_words_has_room(self._model):
+                if not self._library.tokenmill_words_has_room(self._model, size):
                     while self._calls:
                         time.sleep(_POLL_SECONDS)
-                    self._library.tokenmill_words_make_room(self._model)
+                    self._library.tokenmill_words_make_room(self._model, size)
                 with self._lock:
                     self._calls.add(call)
                     while self._free and len(states) < count:

@@ -241,3 +241,12 @@ void tokenmill_json_texts(const uint8_t *data, const int64_t *starts, const int6
         text_ends[i] = written += line.text_size;
     }
 }
+
+/* Writes where each line feed is in `data`, of which there are `count`. */
+void tokenmill_line_feeds(const uint8_t *data, int64_t size, int64_t count, int64_t *places) {
+    const uint8_t *place = data - 1;
+    for (int64_t i = 0; i < count; i++) {
+        place = memchr(place + 1, '\n', (size_t)(data + size - place - 1));
+        places[i] = place - data;
+    }
+}

@@ -20,6 +20,16 @@ def is_utf8(data: bytes) -> bool:
     return True
 
 
+def line_feeds(block: bytes) -> np.ndarray:
+    """Returns where each line feed is: int64 [line feeds]."""
+    library = rows_library()
+    if library is None:
+        return np.flatnonzero(np.frombuffer(block, np.uint8) == 0x0A)
+    places = np.empty(block.count(b"\n"), np.int64)
+    library.tokenmill_line_feeds(block, len(block), len(places), places.ctypes.data)
+    return places
+
+
 def json_texts(block: bytes, starts: np.ndarray, ends: np.ndarray, key: str) -> tuple[Texts, np.ndarray]:
     """Reads the texts of JSON lines.
 

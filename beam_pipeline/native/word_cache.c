@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #endif
 
-enum { FIRST_SLOTS = 1 << 15, MOST_SLOTS = 1 << 21, GROWTH = 4, ARENA_WORDS = 8 << 20 };
+enum { FIRST_SLOTS = 1 << 12, MOST_SLOTS = 1 << 21, BYTES_PER_WORD = 64, ARENA_WORDS = 8 << 20 };
 
 /* Large pages make access twice as fast where the system has them. */
 void *tokenmill_allocate_table(size_t size) {
@@ -63,13 +63,24 @@ static int arena_is_full(const Cache *cache) {
     return __atomic_load_n(&cache->arena_end, __ATOMIC_RELAXED) > ARENA_WORDS / 4 * 3;
 }
 
-int tokenmill_has_room(const Cache *cache) {
-    return 2 * __atomic_load_n(&cache->used, __ATOMIC_RELAXED) <= cache->slot_mask && !arena_is_full(cache);
+/* The number of words in the cache, and those that `bytes` of text may add: one of BYTES_PER_WORD bytes is new at first. */
+static uint64_t words_with(const Cache *cache, int64_t bytes) {
+    return __atomic_load_n(&cache->used, __ATOMIC_RELAXED) + (uint64_t)bytes / BYTES_PER_WORD;
 }
 
-void tokenmill_make_room(Cache *cache) {
-    uint64_t count = GROWTH * (cache->slot_mask + 1);
-    Slot *slots = !arena_is_full(cache) && count <= MOST_SLOTS ? tokenmill_allocate_table(count * sizeof(Slot)) : NULL;
+/* A table is used up to three quarters. */
+static uint64_t capacity(uint64_t slots) { return slots / 4 * 3; }
+
+int tokenmill_has_room(const Cache *cache, int64_t bytes) {
+    uint64_t slots = cache->slot_mask + 1;
+    return words_with(cache, slots < MOST_SLOTS ? bytes : 0) < capacity(slots) && !arena_is_full(cache);
+}
+
+void tokenmill_make_room(Cache *cache, int64_t bytes) {
+    uint64_t count = cache->slot_mask + 1, words = words_with(cache, bytes);
+    int is_full = count == MOST_SLOTS || arena_is_full(cache);
+    while (count < MOST_SLOTS && count < 2 * words) count *= 2;
+    Slot *slots = is_full ? NULL : tokenmill_allocate_table(count * sizeof(Slot));
     if (!slots) {
         empty(cache);
         return;
@@ -90,7 +101,7 @@ void tokenmill_make_room(Cache *cache) {
 }
 
 void tokenmill_cache_word(Cache *cache, const Pending *pending, const uint32_t *ids, int64_t count) {
-    if (__atomic_load_n(&cache->used, __ATOMIC_RELAXED) > cache->slot_mask / 4 * 3) return;
+    if (__atomic_load_n(&cache->used, __ATOMIC_RELAXED) >= capacity(cache->slot_mask + 1)) return;
     int is_inline = pending->size <= INLINE_BYTES && count <= INLINE_IDS;
     uint64_t start = 0;
     if (!is_inline) {

@@ -100,9 +100,9 @@ HIDDEN void tokenmill_cache_word(Cache *cache, const Pending *pending, const uin
 /* Makes a cache. NULL if there is not enough memory. */
 HIDDEN Cache *tokenmill_new_cache(void);
 HIDDEN void tokenmill_free_cache(Cache *cache);
-/* Whether there is room for more words; other threads may use the cache meanwhile. */
-HIDDEN int tokenmill_has_room(const Cache *cache);
-/* Makes room in a cache that no thread uses meanwhile. */
-HIDDEN void tokenmill_make_room(Cache *cache);
+/* Whether there is room for the words of `bytes` of text; other threads may use the cache meanwhile. */
+HIDDEN int tokenmill_has_room(const Cache *cache, int64_t bytes);
+/* Makes room in a cache that has none, and that no thread uses meanwhile. */
+HIDDEN void tokenmill_make_room(Cache *cache, int64_t bytes);
 
 #endif

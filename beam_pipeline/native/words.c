@@ -377,8 +377,10 @@ void *tokenmill_words_state(const void *model) {
     return state;
 }
 
-/* Whether the cache of a model has room for more words. */
-int32_t tokenmill_words_has_room(const void *model) { return tokenmill_has_room(((const Model *)model)->cache); }
+/* Whether the cache of a model has room for the words of `bytes` of text. */
+int32_t tokenmill_words_has_room(const void *model, int64_t bytes) {
+    return tokenmill_has_room(((const Model *)model)->cache, bytes);
+}
 
 /* Makes room in the cache of a model that no thread uses. */
-void tokenmill_words_make_room(const void *model) { tokenmill_make_room(((const Model *)model)->cache); }
+void tokenmill_words_make_room(const void *model, int64_t bytes) { tokenmill_make_room(((const Model *)model)->cache, bytes); }

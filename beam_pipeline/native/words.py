@@ -188,7 +188,7 @@ class WordModel:
         bounds = np.searchsorted(ends, size * np.arange(1, shares) // shares).tolist()
         spans = list(map(slice, [0, *bounds], [*bounds, len(texts)]))
         lengths = np.empty(len(texts), np.int64)
-        with self._states.lend(shares) as states:
+        with self._states.lend(shares, size) as states:
             counts = each(partial(self._encode, texts, lengths), states, spans)
             ids = np.empty(sum(counts), np.uint32)
             each(self._copy_ids, states, np.split(ids, np.cumsum(counts[:-1])))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
-import pyarrow as pa
-
 from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.sources import conversations
 from beam_pipeline.sources.columns import (
@@ -18,6 +16,7 @@ from beam_pipeline.sources.columns import (
 )
 from beam_pipeline.sources.cutting import FileRange
 from beam_pipeline.sources.units import Part, Records
+from beam_pipeline.support.arrow import pa
 
 
 def record_batches(path: str, options: InputConfig) -> list[FileRange]:

@@ -9,12 +9,11 @@ from typing import Any
 
 import google_crc32c
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from beam_pipeline.native.texts import is_utf8
 from beam_pipeline.sources.lines import undecodable
 from beam_pipeline.sources.units import BadRecord, Records
+from beam_pipeline.support.arrow import pa, pc
 from beam_pipeline.support.errors import UsageError
 from beam_pipeline.support.texts import READ_BEYOND, Texts
 from tokenmill_reader.console.spelling import suggestion
@@ -102,11 +101,10 @@ def _is_list(column_type: pa.DataType) -> bool:
 
 def _is_text(column_type: pa.DataType) -> bool:
     value = column_type.value_type if pa.types.is_dictionary(column_type) else column_type
+    types = pa.types
     # A column that holds only nulls, such as an empty table's, may have the type null.
-    return any(is_text(value) for is_text in (*_TEXT_TYPES, pa.types.is_null))
-
-
-_TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    is_text = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
+    return any(is_kind(value) for is_kind in is_text)
 
 
 def _join_names(names: Sequence[str]) -> str:

@@ -9,8 +9,7 @@ import zlib
 from collections.abc import Callable
 from typing import BinaryIO, NamedTuple, Protocol
 
-import pyarrow as pa
-
+from beam_pipeline.support.arrow import pa
 from beam_pipeline.support.errors import DataError, one_line
 
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".xz": "xz", ".lz4": "lz4"}

@@ -16,10 +16,10 @@ from typing import Any
 import google_crc32c
 import numpy as np
 import orjson
-import pyarrow as pa
 
 from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.sources.units import BadRecord, Records
+from beam_pipeline.support.arrow import pa
 from beam_pipeline.support.errors import UsageError
 from beam_pipeline.support.texts import Texts
 from tokenmill_reader.console.escaping import excerpt

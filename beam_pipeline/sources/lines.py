@@ -7,6 +7,8 @@ from typing import BinaryIO
 
 import numpy as np
 
+from beam_pipeline.native.texts import line_feeds
+
 BOM = b"\xef\xbb\xbf"
 
 _BLOCK_BYTES = 4 << 20
@@ -102,7 +104,7 @@ def line_bounds(block: bytes) -> tuple[np.ndarray, np.ndarray]:
     >>> line_bounds(b"one\\n\\ntwo")
     (array([0, 4, 5]), array([3, 4, 8]))
     """
-    ends = np.flatnonzero(np.frombuffer(block, np.uint8) == 0x0A)
+    ends = line_feeds(block)
     if block and not block.endswith(b"\n"):
         ends = np.append(ends, len(block))
     starts = np.empty_like(ends)

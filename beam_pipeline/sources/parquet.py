@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.sources import conversations
 from beam_pipeline.sources.columns import (
@@ -22,6 +19,7 @@ from beam_pipeline.sources.columns import (
 from beam_pipeline.sources.cutting import FileRange
 from beam_pipeline.sources.opening import open_footer
 from beam_pipeline.sources.units import Part, Records
+from beam_pipeline.support.arrow import pa, pq
 from beam_pipeline.support.errors import UsageError, one_line
 
 _PAGE_BUFFER = 4 << 20  # column chunks are read through a buffer of this size instead of as a whole

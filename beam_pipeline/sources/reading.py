@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
 
 from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.sources import arrow, jsonl, parquet, text
@@ -22,6 +21,7 @@ from beam_pipeline.sources.lines import line_number
 from beam_pipeline.sources.opening import open_parts
 from beam_pipeline.sources.units import BadRecord, DocumentBatch, Records, WorkUnit
 from beam_pipeline.support import filesystem
+from beam_pipeline.support.arrow import pa
 from beam_pipeline.support.errors import DataError, UsageError, one_line
 from beam_pipeline.support.file_errors import is_service_error
 from beam_pipeline.support.hashing import place_hashes

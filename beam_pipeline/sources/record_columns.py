@@ -9,9 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-
-_TYPE = pa.large_string()
+from beam_pipeline.support.arrow import pa
 
 
 def column_table(columns: Mapping[str, Sequence[Any]], names: Sequence[str]) -> pa.Table:
@@ -24,13 +22,13 @@ def column_table(columns: Mapping[str, Sequence[Any]], names: Sequence[str]) -> 
         columns: The values by name, as in `DocumentBatch.columns`.
         names: The columns of the table, in their order.
     """
-    arrays = [pa.array(map(_text, columns[name]), _TYPE) for name in names]
+    arrays = [pa.array(map(_text, columns[name]), pa.large_string()) for name in names]
     return pa.Table.from_arrays(arrays, schema=table_schema(names))
 
 
 def table_schema(names: Sequence[str]) -> pa.Schema:
     """Returns the schema of a `column_table`."""
-    return pa.schema([(name, _TYPE) for name in names])
+    return pa.schema([(name, pa.large_string()) for name in names])
 
 
 def _text(value: Any) -> str | None:

@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from beam_pipeline.curation.contamination import RULE as CONTAMINATED
 from beam_pipeline.curation.contamination import cut
@@ -34,6 +33,7 @@ from beam_pipeline.sources.units import DocumentBatch, WorkUnit
 from beam_pipeline.steps.job import Job
 from beam_pipeline.steps.keep import KeepByAttributes
 from beam_pipeline.support import filesystem
+from beam_pipeline.support.arrow import pa
 from beam_pipeline.support.texts import Texts
 
 NO_DOCUMENTS = np.empty(0, np.int64)

@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from beam_pipeline.curation.attributes import text_checksums
 from beam_pipeline.curation.decisions import Decided
@@ -16,6 +15,7 @@ from beam_pipeline.curation.removals import Removals
 from beam_pipeline.dataset.attribute_files import plan_digest, read_record, read_unit_file, schema_of
 from beam_pipeline.options.curation_options import CurationConfig
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit
+from beam_pipeline.support.arrow import pa
 from beam_pipeline.support.errors import DataError, UsageError
 from tokenmill_reader.console.spelling import suggestion
 

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.sources.units import WorkUnit
 from beam_pipeline.steps.curate import CuratedBatch
 from beam_pipeline.steps.keep import UnitAttributes
+from beam_pipeline.support.arrow import pa, pc
 
 
 @dataclass(frozen=True)

@@ -164,11 +164,10 @@ def find_rows(
         yield place, rows, indices
 
 
-def read_rows(job: Job, place: BlockPlace, rows: np.ndarray, slots: np.ndarray) -> RowBlock:
-    """Reads some rows of a block from the local file of its unit."""
-    path = block_path(job, place)
-    block = open_block(path, place.section, needs_all=len(rows) >= _LEAST_SHARE_READ_WHOLE * place.rows)
-    return block.take(rows, slots)
+def map_block(job: Job, place: BlockPlace, needed_rows: int) -> RowBlock:
+    """Maps a block in the local file of its unit, of which this number of rows is needed."""
+    needs_all = needed_rows >= _LEAST_SHARE_READ_WHOLE * place.rows
+    return open_block(block_path(job, place), place.section, needs_all=needs_all)
 
 
 def gather_documents(

@@ -20,7 +20,7 @@ from beam_pipeline.rows.routing import RowTable, ShardLayout
 from beam_pipeline.rows.tails import TailTable
 from beam_pipeline.steps.commit import commit
 from beam_pipeline.steps.job import Job
-from beam_pipeline.steps.route import find_rows, gather_documents, layout_of, open_block, read_rows
+from beam_pipeline.steps.route import find_rows, gather_documents, layout_of, map_block, open_block
 from beam_pipeline.steps.tables import BlockTable
 from beam_pipeline.support import pipelines as beam
 from beam_pipeline.support.pipelines import Metrics
@@ -84,7 +84,8 @@ def write_gathered(
     assembly = Assembly(ends[-1], f"shards {shards[0]} to {shards[-1]} of {layout.split}")
 
     def gather(block_rows: tuple[BlockPlace, np.ndarray, np.ndarray]) -> None:
-        assembly.add(read_rows(job, *block_rows))
+        place, rows, slots = block_rows
+        assembly.add(map_block(job, place, needed_rows=len(rows)), slots, rows)
 
     with _thread_pool(job, shards) as pool:
         for _ in pool.map(gather, find_rows(job, split, shards, table=table, blocks=blocks)):

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
 from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.sources.document_kinds import document_kind
 from beam_pipeline.sources.plan import InputPlan
 from beam_pipeline.sources.windows import windows
+from beam_pipeline.support.arrow import pa
 from beam_pipeline.support.errors import DataError, UsageError
 from beam_pipeline.tokenization.description import TokenizerDescription
 from beam_pipeline.views import round_trip

@@ -11,9 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from beam_pipeline.curation.pii import MASKS, SPANS, Span, spans
 from beam_pipeline.curation.removals import PARAGRAPHS, PASSAGES, PASSAGES_RULE, Removals
@@ -24,6 +21,7 @@ from beam_pipeline.sources.reading import read_unit
 from beam_pipeline.sources.units import DocumentBatch, WorkUnit
 from beam_pipeline.steps.curate import cut_passages, edit, make_decisions
 from beam_pipeline.support import filesystem
+from beam_pipeline.support.arrow import pa, pc, pq
 from beam_pipeline.support.errors import DataError, UserError
 from beam_pipeline.views.reading import FinishedSplit
 from beam_pipeline.views.removed_counts import RemovedCounts

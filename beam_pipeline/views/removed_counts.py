@@ -9,10 +9,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from beam_pipeline.dataset.removed_documents import COLUMNS
+from beam_pipeline.support.arrow import pa, pc
 
 DOCUMENTS = ""
 """The key of the number of documents, beside those by rule."""

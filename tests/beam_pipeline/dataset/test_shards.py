@@ -51,7 +51,7 @@ def test_rows_that_several_threads_add_are_whole_or_an_error(fault):
     parts = np.array_split(slots[fault == "lost" :], 100)
     assembly = Assembly(4000, "x")
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda part: assembly.add(block(part.tolist())), parts))
+        list(threads.map(lambda part: assembly.add(block(part.tolist()), part), parts))
     if fault == "none":
         assert assembly.rows().ids[:, 0].tolist() == list(range(4000))
     else:
@@ -61,9 +61,9 @@ def test_rows_that_several_threads_add_are_whole_or_an_error(fault):
 
 def test_adding_a_few_rows_takes_no_memory_or_time_for_the_others():
     assembly = Assembly(1 << 20, "x")
-    assembly.add(block([0]))
+    assembly.add(block([0]), np.array([0]))
     tracemalloc.start()
-    assembly.add(block([1]))
+    assembly.add(block([1]), np.array([1]))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1 << 16
