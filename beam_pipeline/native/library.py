@@ -106,7 +106,7 @@ def load(path: str) -> ctypes.CDLL:
         "merges_copy": (None, (pointer, pointer)),
         "merges_free": (None, (pointer,)),
         "copy_rows": (None, (pointer, pointer, pointer, pointer, int64, int64)),
-        "line_feeds": (None, (ctypes.c_char_p, int64, int64, pointer)),
+        "line_feeds": (int64, (ctypes.c_char_p, int64, pointer)),
         "json_texts": (
             None,
             (ctypes.c_char_p, pointer, pointer, int64, ctypes.c_char_p, int64, pointer, pointer, pointer),

@@ -9,7 +9,7 @@
 enum { RUN, POSSESSIVE_RUN, NOT_AHEAD, FORK, JUMP, END }; /* Operation in patterns.py */
 enum { NO_MATCH = -1, NO_MAXIMUM = INT32_MAX };
 
-static uint32_t classes_of_long(Matcher *matcher, int64_t at) {
+uint32_t tokenmill_classes_of_long(Matcher *matcher, int64_t at) {
     uint32_t code = decode(matcher->text + at);
     const uint32_t *block = __atomic_load_n(matcher->splitter->blocks + (code >> 8), __ATOMIC_ACQUIRE);
     if (block) return block[code & 0xFF];
@@ -20,7 +20,7 @@ static uint32_t classes_of_long(Matcher *matcher, int64_t at) {
 static inline int is_single(const Matcher *matcher, int64_t at) { return matcher->text[at] < 0x80 || matcher->by_bytes; }
 
 static inline uint32_t classes_at(Matcher *matcher, int64_t at) {
-    return is_single(matcher, at) ? matcher->single[matcher->text[at]] : classes_of_long(matcher, at);
+    return is_single(matcher, at) ? matcher->single[matcher->text[at]] : tokenmill_classes_of_long(matcher, at);
 }
 
 static inline int width_at(const Matcher *matcher, int64_t at) {
@@ -40,7 +40,7 @@ static inline int64_t end_of_run(Matcher *matcher, uint32_t classes, int64_t at)
             while (place < end && single[*place] & classes) place++;
         }
         at = place - matcher->text;
-        if (place == end || is_single(matcher, at) || !(classes_of_long(matcher, at) & classes)) return at;
+        if (place == end || is_single(matcher, at) || !(tokenmill_classes_of_long(matcher, at) & classes)) return at;
     }
 }
 
@@ -121,4 +121,24 @@ uint8_t tokenmill_beginning(const Splitter *splitter, const Level *level, uint8_
     if (!(alternative->repeated & splitter->letters)) return 0;
     int is_optional = (classes & alternative->optional) != 0, is_repeated = (classes & alternative->repeated) != 0;
     return is_optional == is_repeated ? 0 : is_optional ? BEFORE_LETTERS : LETTER;
+}
+
+int tokenmill_are_single(const Splitter *splitter) {
+    for (int32_t i = 0; i < splitter->level_count; i++) {
+        const Level *level = splitter->levels + i;
+        const Instruction *first = splitter->instructions + splitter->alternatives[level->first].start;
+        if (level->by_bytes || level->count != 1 || !level->keeps_gaps) return 0;
+        if (first->operation != POSSESSIVE_RUN || first->minimum != 1 || first->maximum != 1 || first[1].operation != END) return 0;
+    }
+    return 1;
+}
+
+Role tokenmill_role(const Splitter *splitter, uint32_t classes) {
+    Role role = STAYS;
+    for (int32_t i = 0; i < splitter->level_count; i++) {
+        if (!(splitter->alternatives[splitter->levels[i].first].classes & classes)) continue;
+        if (!splitter->levels[i].keeps_matches) return IS_DROPPED;
+        role = IS_A_WORD; /* which a later level may drop */
+    }
+    return role;
 }

@@ -242,11 +242,12 @@ void tokenmill_json_texts(const uint8_t *data, const int64_t *starts, const int6
     }
 }
 
-/* Writes where each line feed is in `data`, of which there are `count`. */
-void tokenmill_line_feeds(const uint8_t *data, int64_t size, int64_t count, int64_t *places) {
-    const uint8_t *place = data - 1;
-    for (int64_t i = 0; i < count; i++) {
-        place = memchr(place + 1, '\n', (size_t)(data + size - place - 1));
-        places[i] = place - data;
+/* Returns the number of line feeds in `data`, and writes where they are unless `places` is NULL. */
+int64_t tokenmill_line_feeds(const uint8_t *data, int64_t size, int64_t *places) {
+    int64_t count = 0;
+    for (const uint8_t *place = data, *end = data + size; (place = memchr(place, '\n', (size_t)(end - place))); place++) {
+        if (places) places[count] = place - data;
+        count++;
     }
+    return count;
 }

@@ -25,8 +25,8 @@ def line_feeds(block: bytes) -> np.ndarray:
     library = rows_library()
     if library is None:
         return np.flatnonzero(np.frombuffer(block, np.uint8) == 0x0A)
-    places = np.empty(block.count(b"\n"), np.int64)
-    library.tokenmill_line_feeds(block, len(block), len(places), places.ctypes.data)
+    places = np.empty(library.tokenmill_line_feeds(block, len(block), None), np.int64)
+    library.tokenmill_line_feeds(block, len(block), places.ctypes.data)
     return places
 
 

@@ -216,6 +216,35 @@ static int add_split_words(State *state, int32_t number, const uint8_t *text, in
     return 0;
 }
 
+/* Does what `add_split_words` does, for a splitter of single characters. */
+static int add_words_between(State *state, const uint8_t *text, int64_t at, int64_t end) {
+    const Splitter *splitter = state->model->splitter;
+    Matcher matcher = {splitter, splitter->ascii, text, end, 0, state->missing};
+    int64_t word = at;
+    while (at < end) {
+        if (splitter->letters_stay) {
+            at = end_of_letters(text + at, text + end) - text;
+            if (at >= end) break;
+        }
+        int is_ascii = text[at] < 0x80;
+        Role role = is_ascii ? splitter->roles[text[at]] : tokenmill_role(splitter, tokenmill_classes_of_long(&matcher, at));
+        int64_t next = at + (is_ascii ? 1 : char_size(text[at]));
+        if (role != STAYS) {
+            if (word < at && add_word(state, text + word, at - word)) return -1;
+            if (role == IS_A_WORD && add_word(state, text + at, next - at)) return -1;
+            word = next;
+        }
+        at = next;
+    }
+    return word < end ? add_word(state, text + word, end - word) : 0;
+}
+
+static int add_words(State *state, const uint8_t *text, int64_t at, int64_t end) {
+    const Splitter *splitter = state->model->splitter;
+    if (!splitter) return add_marked_words(state, text, at, end);
+    return splitter->are_single ? add_words_between(state, text, at, end) : add_split_words(state, 0, text, at, end);
+}
+
 /* Encodes the texts from `first` on, which begin and end in `data`, after which READ_BEYOND more bytes can be read. `lengths` gets
  * the number of ids of each. Returns how many texts have been encoded, the first ones included: all, unless the next one has
  * characters whose classes are not known. The blocks of these are set in `missing`, and its entry BLOCKS. Returns -1 if there is
@@ -230,10 +259,7 @@ int64_t tokenmill_words_encode(void *states, const uint8_t *data, const int64_t 
     state->pending = 0;
     for (int64_t i = first; i < texts; i++) {
         int64_t before = state->count;
-        if (state->model->splitter ? add_split_words(state, 0, data, starts[i], ends[i])
-                                   : add_marked_words(state, data, starts[i], ends[i]))
-            return -1;
-        if (flush(state)) return -1;
+        if (add_words(state, data, starts[i], ends[i]) || flush(state)) return -1;
         lengths[i] = state->count - before;
         if (missing[BLOCKS]) {
             state->count = before;
@@ -337,6 +363,7 @@ int32_t tokenmill_words_add_splitter(void *models, const int32_t *levels, int32_
     memcpy(splitter->alternatives, alternatives, (size_t)alternative_count * sizeof(Alternative));
     memcpy(splitter->instructions, instructions, (size_t)instruction_count * sizeof(Instruction));
     memcpy(splitter->bytes, bytes, sizeof(splitter->bytes));
+    splitter->are_single = tokenmill_are_single(splitter);
     return 1;
 }
 
@@ -352,6 +379,11 @@ int32_t tokenmill_words_set_block(void *models, int32_t block, const uint32_t *c
     splitter->letters = UINT32_MAX;
     for (int32_t code = 0; code < 128; code++)
         splitter->letters &= (uint8_t)((code | 0x20) - 'a') < 26 ? classes[code] : ~classes[code];
+    splitter->letters_stay = splitter->are_single;
+    for (int32_t code = 0; splitter->are_single && code < 128; code++) {
+        splitter->roles[code] = (uint8_t)tokenmill_role(splitter, classes[code]);
+        if ((uint8_t)((code | 0x20) - 'a') < 26 && splitter->roles[code] != STAYS) splitter->letters_stay = 0;
+    }
     for (int32_t i = 0; i < splitter->level_count; i++)
         for (int32_t code = 0; code < 128; code++)
             splitter->levels[i].candidates[code] = tokenmill_candidates(splitter, splitter->levels + i, classes[code]);

@@ -67,6 +67,9 @@ typedef struct {
 
 enum { LETTER = 1, BEFORE_LETTERS };
 
+/* What a splitter of single characters does with one. */
+typedef enum { STAYS, IS_DROPPED, IS_A_WORD } Role;
+
 typedef struct {
     uint32_t classes; /* of the characters with which it begins */
     uint32_t start;   /* its first instruction */
@@ -85,6 +88,9 @@ typedef struct {
     uint32_t ascii[256];      /* the classes of ASCII characters; none for other bytes */
     uint32_t bytes[256];      /* the classes of bytes */
     uint32_t letters;         /* the classes whose ASCII characters are the letters */
+    /* Whether all levels are single characters between which all is kept, and each ASCII character's `Role` then. */
+    int are_single, letters_stay;
+    uint8_t roles[128];
 } Splitter;
 
 typedef struct Cache Cache; /* see word_cache.h */
@@ -186,6 +192,12 @@ HIDDEN void *tokenmill_allocate_table(size_t size);
 /* The end of the match of a level's pattern that begins at `at`; -1 if there is none. */
 HIDDEN int64_t tokenmill_match(Matcher *matcher, const Level *level, int64_t at);
 HIDDEN uint8_t tokenmill_beginning(const Splitter *splitter, const Level *level, uint8_t character);
+/* The classes of the character of several bytes at `at`. */
+HIDDEN uint32_t tokenmill_classes_of_long(Matcher *matcher, int64_t at);
+/* Whether each level of a splitter is a single character of a class, between which all is kept. */
+HIDDEN int tokenmill_are_single(const Splitter *splitter);
+/* What such a splitter does with a character of these classes. */
+HIDDEN Role tokenmill_role(const Splitter *splitter, uint32_t classes);
 /* The alternatives of a level, a bit for each, that may begin with a character of these classes. */
 HIDDEN uint32_t tokenmill_candidates(const Splitter *splitter, const Level *level, uint32_t classes);
 
