@@ -245,9 +245,10 @@ for strings in ([], ["a"], ["\\n", " ", "\u3000é"], words[:300], [" " * size fo
         for text in texts[:100]:
             finder.find(Texts.of([text]))
 byte_level = {"type": "ByteLevel", "use_regex": True}
-for patterns in (DEEPSEEK_PATTERNS, (O200K_PATTERN,)):
+for patterns in (DEEPSEEK_PATTERNS, (O200K_PATTERN,), ()):
     parts = [{"type": "Split", "pattern": {"Regex": p}, "behavior": "Isolated", "invert": False} for p in patterns]
-    splitter = make_splitter([*parts, byte_level, {"type": "Digits", "individual_digits": True}])
+    kinds = [byte_level, {"type": "Digits", "individual_digits": True}]
+    splitter = make_splitter([*parts, *kinds] if parts else [{"type": "BertPreTokenizer"}])
     for kind in (Kind.BYTE_BPE, Kind.WORDPIECE):
         model = WordModel(library, kind, Cut.SPLITS, unknown_id=0, most_chars=20)
         if kind == Kind.BYTE_BPE:
@@ -268,6 +269,7 @@ def test_threads_that_share_a_model_do_not_race(tmp_path):
     """Compiled with the thread sanitizer, in a process of its own, which ends with its status if there is a race."""
     code = """
 import random
+from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from beam_pipeline.engines.split_levels import make_splitter
 from beam_pipeline.native import library as native
@@ -281,7 +283,8 @@ model.add_splitter(splitter)
 rng = random.Random(0)
 characters = [chr(code) for code in range(1, 0x20000, 7) if not 0xD800 <= code < 0xE000]  # of many blocks
 texts = Texts.of(["ab aba " * 20 + "".join(rng.choices(characters, k=200)) for _ in range(400)])
-lengths = [model.encode(texts, threads=3)[1].tolist() for _ in range(3)]
+with ThreadPoolExecutor(3) as pool:
+    lengths = list(pool.map(lambda _: model.encode(texts, threads=2)[1].tolist(), range(3)))
 assert lengths[0] == lengths[1] == lengths[2] == model.encode(texts)[1].tolist()
 """
     options = {"TSAN_OPTIONS": "ignore_noninstrumented_modules=1"}

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from beam_pipeline.engines import hf, native
 from beam_pipeline.engines.engine import Engine, check_engine, make_engine
 from beam_pipeline.engines.hf import HFEngine
 from beam_pipeline.engines.native import NativeEngine
+from beam_pipeline.engines.tokenizer_parts import split_tokenizer
 from beam_pipeline.native import words
 from beam_pipeline.support.errors import UsageError
 from beam_pipeline.tokenization import normalization
@@ -37,6 +39,8 @@ WIKITEXT = Path(__file__).resolve().parents[4] / "shared" / "corpora" / "wikitex
 PLAIN_BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 PUNCTUATION = {"type": "Punctuation", "behavior": "Removed"}
 DIGITS = {"type": "Digits", "individual_digits": False}
+DIGIT = {"type": "Digits", "individual_digits": True}
+ALONE = {"type": "Punctuation", "behavior": "Isolated"}
 WHITE = {"type": "WhitespaceSplit"}
 LETTERS_ONLY = {
     "type": "Split",
@@ -126,6 +130,19 @@ def test_a_process_forked_while_a_thread_encodes_can_encode(make_tokenizer: Call
     thread.join()
     assert os.waitpid(child, 0)[1] == 0
     assert encode(engine, ["the text"]) == expected
+
+
+def test_several_calls_at_once_give_the_ids_of_one_after_the_other(make_tokenizer: Callable[[str], str]):
+    tokenizer_json = make_tokenizer("wordpiece")
+    # The cache grows again and again, and each time the calls wait for each other.
+    texts = [[" ".join(map(str, range(start, start + 500)))] for start in range(0, 100_000, 500)]
+    expected = [encode(make_engine("native", tokenizer_json), each) for each in texts[:20]]
+    tokenizer = tokenizer_for_text(tokenizer_json, parse_special_tokens=False)
+    engine = NativeEngine(split_tokenizer(tokenizer, False), tokenizer, parse_special_tokens=False)
+    with ThreadPoolExecutor(4) as threads:
+        results = list(threads.map(lambda each: encode(engine.copy(1), each), texts))
+        assert results[:20] == expected
+        assert list(threads.map(lambda each: encode(engine.copy(2), each), texts)) == results
 
 
 def test_words_of_every_length_stay_in_the_cache_of_the_native_engine(
@@ -349,6 +366,8 @@ def test_an_engine_that_cannot_says_why(
         ("wordpiece", {"normalizer": {"handle_chinese_chars": False}}),
         ("wordpiece", {"normalizer": {"clean_text": False}}),
         ("wordpiece", {"normalizer": {"lowercase": True, "strip_accents": False}}),
+        ("bpe", {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [DIGIT, ALONE, WHITE, PLAIN_BYTES]}}),
+        ("bpe", {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [WHITE, ALONE, PLAIN_BYTES]}}),
         ("wordpiece", {"model": {"max_input_chars_per_word": 5, "continuing_subword_prefix": "#"}}),
         ("wordpiece", {"model": {"max_input_chars_per_word": 2**63}}),
         ("bpe", {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [PUNCTUATION, PLAIN_BYTES]}}),
