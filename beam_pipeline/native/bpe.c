@@ -8,7 +8,7 @@ static const Merge NO_MERGE = {NO_PAIR, NO_RANK, 0};
 /* The hash of a pair. Its lower bits are the place in `merges`, all of it that in `likely`. */
 static uint64_t hash_pair(const Model *model, uint64_t pair) {
     uint64_t hash = pair * 0x9E3779B97F4A7C15u;
-    return (hash ^ hash >> 32) & (16 * model->merge_mask + 15);
+    return (hash ^ hash >> 32) & (4 * model->merge_mask + 3);
 }
 
 static Merge *place_of(const Model *model, uint64_t pair, uint64_t hash) {
@@ -156,7 +156,7 @@ int tokenmill_set_merges(Model *model, const uint32_t *merges, int64_t count) {
     while (places < 2 * (uint64_t)count) places *= 2;
     model->merge_mask = places - 1;
     model->merges = tokenmill_allocate_table(places * sizeof(Merge));
-    model->likely = calloc(places / 4, sizeof(uint64_t));
+    model->likely = calloc(places / 16, sizeof(uint64_t));
     if (!model->merges || !model->likely) return 0;
     for (uint64_t i = 0; i < places; i++) model->merges[i] = (Merge){NO_PAIR, NO_RANK, 0};
     for (int64_t i = 0; i < count; i++, merges += 3) {

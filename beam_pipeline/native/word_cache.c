@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #endif
 
-enum { FIRST_SLOTS = 1 << 12, MOST_SLOTS = 1 << 21, BYTES_PER_WORD = 64, ARENA_WORDS = 8 << 20 };
+enum { FIRST_SLOTS = 1 << 12, MOST_SLOTS = 1 << 21, BYTES_PER_WORD = 64, ARENA_WORDS = 16 << 20 };
 
 /* Large pages make access twice as fast where the system has them. */
 void *tokenmill_allocate_table(size_t size) {
@@ -50,13 +50,8 @@ Cache *tokenmill_new_cache(void) {
     return cache;
 }
 
-static uint64_t hash_of(const Cache *cache, const Slot *slot) {
-    if (slot->count != IN_ARENA) return mix(slot->key[0], slot->key[1], slot->size);
-    if (slot->size > INLINE_BYTES) return slot->key[0];
-    const uint32_t *entry = cache->arena + slot->key[1];
-    Pending pending;
-    pend(&pending, (const uint8_t *)(entry + 1 + *entry), slot->size);
-    return pending.hash;
+static uint64_t hash_of(const Slot *slot) {
+    return slot->size <= INLINE_BYTES ? mix(slot->key[0], slot->key[1], slot->size) : slot->key[0];
 }
 
 static int arena_is_full(const Cache *cache) {
@@ -90,7 +85,7 @@ void tokenmill_make_room(Cache *cache, int64_t bytes) {
     for (uint64_t i = 0; i <= cache->slot_mask; i++) {
         const Slot *slot = cache->slots + i;
         if (!slot->size || slot->size == BUSY) continue; /* BUSY: a fork ended the thread that filled it */
-        uint64_t at = hash_of(cache, slot) & (count - 1);
+        uint64_t at = hash_of(slot) & (count - 1);
         while (slots[at].size) at = (at + 1) & (count - 1);
         slots[at] = *slot;
         cache->used++;
@@ -102,16 +97,15 @@ void tokenmill_make_room(Cache *cache, int64_t bytes) {
 
 void tokenmill_cache_word(Cache *cache, const Pending *pending, const uint32_t *ids, int64_t count) {
     if (__atomic_load_n(&cache->used, __ATOMIC_RELAXED) >= capacity(cache->slot_mask + 1)) return;
-    int is_inline = pending->size <= INLINE_BYTES && count <= INLINE_IDS;
+    if (count > UINT8_MAX) return;
+    int is_short = pending->size <= INLINE_BYTES, has_entry = !is_short || count > INLINE_IDS;
     uint64_t start = 0;
-    if (!is_inline) {
-        uint64_t words = 1 + (uint64_t)count + ((uint64_t)pending->size + 3) / 4 + 2; /* 8 bytes after it can be read */
+    if (has_entry) {
+        uint64_t bytes = is_short ? 0 : words_of_bytes(pending->size), words = bytes + (uint64_t)count;
         start = __atomic_fetch_add(&cache->arena_end, words, __ATOMIC_RELAXED);
         if (start + words > ARENA_WORDS) return;
-        uint32_t *entry = cache->arena + start;
-        *entry = (uint32_t)count;
-        memcpy(entry + 1, ids, (size_t)count * sizeof(uint32_t));
-        memcpy(entry + 1 + count, pending->word, (size_t)pending->size);
+        if (!is_short) memcpy(cache->arena + start, pending->word, (size_t)pending->size);
+        memcpy(cache->arena + start + bytes, ids, (size_t)count * sizeof(uint32_t));
     }
     uint64_t at = pending->hash & cache->slot_mask;
     Slot *slot = cache->slots + at;
@@ -120,10 +114,11 @@ void tokenmill_cache_word(Cache *cache, const Pending *pending, const uint32_t *
         at = (at + 1) & cache->slot_mask;
         slot = cache->slots + at;
     }
-    slot->key[0] = is_inline ? pending->key[0] : pending->hash;
-    slot->key[1] = is_inline ? pending->key[1] : start;
-    slot->count = is_inline ? (uint8_t)count : IN_ARENA;
-    if (is_inline) memcpy(slot->ids, ids, (size_t)count * sizeof(uint32_t));
+    slot->key[0] = pending->key[0];
+    slot->key[1] = pending->key[1];
+    slot->count = (uint8_t)count;
+    if (has_entry) slot->ids[0] = (uint32_t)start;
+    else memcpy(slot->ids, ids, (size_t)count * sizeof(uint32_t));
     __atomic_store_n(&slot->size, (uint8_t)pending->size, __ATOMIC_RELEASE);
     __atomic_fetch_add(&cache->used, 1, __ATOMIC_RELAXED);
 }

@@ -6,22 +6,23 @@
 
 enum { INLINE_BYTES = 16, INLINE_IDS = 3, MOST_CACHED_BYTES = 96 };
 
-/* A cached word. A short one, of up to INLINE_BYTES and INLINE_IDS, is here, so that one access to memory is enough: `key` is
- * the word, filled up with zeros. For another one, `key` is its hash, and where its entry in the arena begins. */
+/* A cached word. For a short one, of up to INLINE_BYTES, `key` is the word, filled up with zeros; for another one, it is its hash,
+ * and the arena has the word and then the ids. The ids of a short one are here, up to INLINE_IDS of them, or in the arena. So one
+ * access to memory is enough for most words. */
 typedef struct {
     uint64_t key[2];
-    uint32_t ids[INLINE_IDS];
-    uint8_t size;  /* in bytes; 0 in an empty slot, and BUSY while a thread fills it; written last */
-    uint8_t count; /* of ids; IN_ARENA for a word that is not here */
+    uint32_t ids[INLINE_IDS]; /* the first one is the place in the arena, if something is there */
+    uint8_t size;             /* in bytes; 0 in an empty slot, and BUSY while a thread fills it; written last */
+    uint8_t count;            /* of ids */
     uint16_t unused;
 } Slot;
 
-enum { BUSY = 255, IN_ARENA = 255 };
+enum { BUSY = 255 };
 
 struct Cache {
     Slot *slots;
     uint64_t slot_mask;
-    uint32_t *arena;      /* entries: the number of ids, the ids, the word's bytes */
+    uint32_t *arena;
     uint8_t apart[64];    /* from what follows, which changes often, so that other threads keep what is before it */
     uint64_t used, arena_end;
 };
@@ -30,9 +31,12 @@ struct Cache {
 typedef struct {
     const uint8_t *word;
     int64_t size;
-    uint64_t key[2]; /* as in a slot; for a long word, its hash first */
+    uint64_t key[2]; /* as in a slot */
     uint64_t hash;
 } Pending;
+
+/* The number of words of the arena that take so many bytes. */
+static inline uint64_t words_of_bytes(int64_t size) { return ((uint64_t)size + 3) / 4; }
 
 static inline uint64_t mix(uint64_t low, uint64_t high, uint64_t size) {
     uint64_t hash = (low ^ size * 0x9E3779B97F4A7C15u) * 0xBF58476D1CE4E5B9u;
@@ -65,6 +69,7 @@ static inline void pend(Pending *pending, const uint8_t *word, int64_t size) {
         uint64_t hash = 0;
         for (int64_t i = 0; i < size; i += 8) hash = mix(hash, first_bytes(load(word + i), size - i), (uint64_t)size);
         pending->hash = pending->key[0] = hash;
+        pending->key[1] = 0;
     }
 }
 
@@ -81,17 +86,19 @@ static inline int64_t find_word(const Cache *cache, const Pending *pending, uint
         uint8_t size = __atomic_load_n(&slot->size, __ATOMIC_ACQUIRE);
         if (!size) return -1;
         if (size != pending->size) continue;
-        if (slot->count != IN_ARENA) {
-            if (slot->key[0] != pending->key[0] || slot->key[1] != pending->key[1]) continue;
+        if (slot->key[0] != pending->key[0] || slot->key[1] != pending->key[1]) continue;
+        int is_short = size <= INLINE_BYTES;
+        if (is_short && slot->count <= INLINE_IDS) {
             memcpy(ids, slot->ids, sizeof(slot->ids));
             return slot->count;
         }
-        if (slot->key[0] != pending->hash) continue;
-        const uint32_t *entry = cache->arena + slot->key[1];
-        int64_t count = *entry;
-        if (memcmp(entry + 1 + count, pending->word, (size_t)pending->size)) continue;
-        memcpy(ids, entry + 1, (size_t)count * sizeof(uint32_t));
-        return count;
+        const uint32_t *entry = cache->arena + slot->ids[0];
+        if (!is_short) {
+            if (memcmp(entry, pending->word, (size_t)pending->size)) continue;
+            entry += words_of_bytes(pending->size);
+        }
+        memcpy(ids, entry, slot->count * sizeof(uint32_t));
+        return slot->count;
     }
 }
 

@@ -105,7 +105,7 @@ typedef struct {
     int64_t most_chars; /* of a word of WordPiece */
     Merge *merges;
     uint64_t merge_mask;
-    uint64_t *likely;  /* a bit for each of 16 times as many hashes: most pairs are not merged, and this is small */
+    uint64_t *likely;  /* a bit for each of 4 times as many hashes: most pairs are not merged, and this is small */
     int32_t *symbols;  /* the id of each character, or byte, that is a token, plus 1 */
     int32_t *last_symbols; /* the same at the end of a word, if that makes a difference */
     uint32_t *before;  /* characters before marks within tokens, ascending */
