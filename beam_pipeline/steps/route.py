@@ -22,7 +22,7 @@ from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.rows.routing import RowTable, ShardLayout
 from beam_pipeline.steps.job import Job, OutputJob
 from beam_pipeline.steps.tables import BlockTable, KeptTable
-from beam_pipeline.support import filesystem
+from beam_pipeline.support import filesystem, memory
 from beam_pipeline.support import pipelines as beam
 from beam_pipeline.support.pipelines import Metrics
 from tokenmill_reader.format.json_text import parse_own_json
@@ -32,11 +32,6 @@ _OPEN_BLOCKS = 64
 
 # If at least this share of a block's rows is requested, the whole block is read at once.
 _LEAST_SHARE_READ_WHOLE = 1 / 16
-
-# The rows that are gathered at a time: this share of the split's, but at least so many bytes. More of them take memory,
-# which the system has to provide, and fewer take more passes over all blocks.
-_LEAST_GATHERED = 128 << 20
-_SHARE_GATHERED = 1 / 4
 
 
 def layout_of(job: Job, split: int, table: RowTable) -> ShardLayout:
@@ -144,8 +139,8 @@ def _shards_at_once(job: Job, layout: ShardLayout) -> int:
     if job.config.packing == "none":  # documents are not gathered, but copied block by block
         return job.threads
     row_bytes = job.config.max_length * id_dtype(job.vocab_size, has_targets=job.config.has_targets).itemsize
-    gathered_bytes = max(_LEAST_GATHERED, int(_SHARE_GATHERED * layout.num_rows * row_bytes))
-    return max(1, min(job.gathered_bytes, gathered_bytes) // (layout.records_in(0) * row_bytes))
+    gathered_bytes = memory.gathered_at_once(layout.num_rows * row_bytes, most=job.gathered_bytes)
+    return max(1, gathered_bytes // (layout.records_in(0) * row_bytes))
 
 
 def find_rows(

@@ -22,6 +22,11 @@ _COPIES_OF_STATISTICS = 4  # of a unit, its bytes, and sums of two steps
 
 _MAX_BYTES_FOR_ROWS = 1 << 30
 
+# The rows that are gathered at a time: this share of the split's, but at least so many bytes. More of them take memory,
+# which the system has to clear, and fewer take more passes over all blocks.
+_SHARE_GATHERED = 1 / 4
+_LEAST_GATHERED = 128 << 20
+
 
 def estimate(
     *,
@@ -51,8 +56,9 @@ def estimate(
         units_at_once: How many units are tokenized at the same time.
     """
     row_bytes = input_bytes / TEXT_BYTES_PER_TOKEN * id_bytes
+    gathered_bytes = gathered_at_once(row_bytes, most=bytes_to_gather())
     bytes_for_rows = (
-        row_bytes * _PER_BYTE_OF_ROWS if groups_rows else min(row_bytes, max(bytes_to_gather(), shard_bytes))
+        row_bytes * _PER_BYTE_OF_ROWS if groups_rows else min(row_bytes, max(gathered_bytes, shard_bytes))
     )
     bytes_for_hashes = groups_hashes * input_bytes * _PER_BYTE_OF_TEXT_FOR_HASHES
     bytes_for_hashes += groups_bands * input_bytes * _PER_BYTE_OF_TEXT_FOR_BANDS
@@ -80,12 +86,17 @@ def available(root: str = "/") -> int | None:
 
 
 def bytes_to_gather() -> int:
-    """Returns the number of bytes of rows that this process should gather at a time.
+    """Returns the largest number of bytes of rows that this process should gather at a time.
 
     That is an eighth of the available memory, but at most 1 GiB: more saves no time.
     """
     free_bytes = available()
     return _MAX_BYTES_FOR_ROWS // 4 if free_bytes is None else min(_MAX_BYTES_FOR_ROWS, free_bytes // 8)
+
+
+def gathered_at_once(row_bytes: float, *, most: int) -> int:
+    """Returns how many bytes of rows are gathered at a time, of a split that has `row_bytes` of them."""
+    return min(most, max(_LEAST_GATHERED, int(_SHARE_GATHERED * row_bytes)))
 
 
 def units_at_once(threads: int) -> int:

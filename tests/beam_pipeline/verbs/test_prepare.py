@@ -295,7 +295,7 @@ def test_the_bytes_do_not_depend_on_the_runner(run):
 def test_no_byte_depends_on_threads_or_on_how_rows_are_gathered(run, monkeypatch):
     expected = content(run("--splits", "train=0.9,test=0.1"))
     settings = [(1, 1, 1 / 16), (2, 1, 0.0), (3, 1 << 30, 2.0), (3, 1 << 30, 0.0), (2, 60_000, 1 / 16)]
-    monkeypatch.setattr(route, "_LEAST_GATHERED", 40_000)
+    monkeypatch.setattr(memory, "_LEAST_GATHERED", 40_000)
     for number, (threads, gathered, share) in enumerate(settings):
         monkeypatch.setattr(beam_options, "process_threads", lambda _, threads=threads: threads)
         monkeypatch.setattr(memory, "bytes_to_gather", lambda gathered=gathered: gathered)
