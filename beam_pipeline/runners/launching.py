@@ -18,7 +18,7 @@ from beam_pipeline.options.input_options import InputConfig
 from beam_pipeline.options.prepare_options import PrepareConfig
 from beam_pipeline.runners import one_process
 from beam_pipeline.sources.plan import InputPlan, describe_plan, plan
-from beam_pipeline.support import filesystem, pipelines
+from beam_pipeline.support import filesystem, memory, pipelines
 from beam_pipeline.support.errors import LockLost, StillRunning
 from beam_pipeline.support.progress import Address, ProgressDisplay
 
@@ -60,6 +60,11 @@ class Launch:
         if self.options is None:
             return len(os.sched_getaffinity(0))
         return _beam_options().process_threads(self.options)
+
+    @property
+    def units_at_once(self) -> int:
+        """How many units a process may tokenize at the same time. Beam's runners give it one after the other."""
+        return memory.units_at_once(self.threads) if self.options is None else 1
 
     def plan(self, config: InputConfig, *, skip_bad: bool) -> InputPlan:
         """Plans the input for the workers of this launch, and shows the user what is read.

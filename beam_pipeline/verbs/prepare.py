@@ -150,7 +150,7 @@ def _make(launch: Launch, held: Lock, checked: CheckedRun, record: TrackedPrepar
             chat=checked.chat,
             infilling=checked.infilling,
             threads=launch.threads,
-            units_at_once=memory.units_at_once(launch.threads),
+            units_at_once=launch.units_at_once,
             gathered_bytes=memory.bytes_to_gather(),
             progress=address,
         )
