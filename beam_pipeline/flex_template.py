@@ -105,7 +105,7 @@ def launch(words: Sequence[str]) -> int:
     log_to_stderr("beam_pipeline")
     try:
         converted = arguments(words)
-        _, beam_args = parser_of(PrepareConfig).parse_known_args(converted)
+        _, beam_args = parser_of(PrepareConfig, with_help=False).parse_known_args(converted)
     except UsageError as error:
         _log.error("prepare: %s", error)
         return 2

@@ -104,8 +104,11 @@ def _values(config: type[Options], given: _Given) -> dict[str, Any]:
     return values
 
 
-def parser_of(config: type[Options]) -> argparse.ArgumentParser:
-    """Returns the parser of a verb. Its namespace has what was given, unchecked: the text of each value."""
+def parser_of(config: type[Options], *, with_help: bool = True) -> argparse.ArgumentParser:
+    """Returns the parser of a verb, with or without the help of its options, which takes longer.
+
+    Its namespace has what was given, unchecked: the text of each value.
+    """
     options = options_of(config)
     positional = "".join(f" {option.metavar}" for option in options if option.positional)
     parser = _Parser(
@@ -137,7 +140,7 @@ def parser_of(config: type[Options]) -> argparse.ArgumentParser:
         ):
             flags = ", ".join(map(label, alternatives))
             groups[option.topic].description = f"One of {flags} is required."
-        _add(groups[option.topic], option)
+        _add(groups[option.topic], option, with_help=with_help)
     return parser
 
 
@@ -146,8 +149,8 @@ def program() -> str:
     return "python -m beam_pipeline" if Path(sys.argv[0]).name == "__main__.py" else "tokenmill"
 
 
-def _add(group: Any, option: Option) -> None:
-    arguments: dict[str, Any] = {"help": option.help.replace("%", "%%")}
+def _add(group: Any, option: Option, *, with_help: bool) -> None:
+    arguments: dict[str, Any] = {"help": option.help.replace("%", "%%") if with_help else ""}
     if option.positional:
         # `_check_groups` reports it if it is missing.
         group.add_argument(option.name, metavar=option.metavar, **arguments).required = False
@@ -176,7 +179,8 @@ def _read(config: type[Options], argv: Sequence[str]) -> _Given:
 
     An option also overrides the alternatives of its exclusive group.
     """
-    namespace, beam_args = parser_of(config).parse_known_args(underscored(argv))
+    with_help = any(word.startswith("-h") or word == "--help" for word in argv)
+    namespace, beam_args = parser_of(config, with_help=with_help).parse_known_args(underscored(argv))
     given = vars(namespace)
     given.pop("print_config", None)
     files = given.pop("config", ())

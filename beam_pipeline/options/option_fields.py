@@ -63,7 +63,17 @@ class Option:
     is_list: bool = False
     required: bool = False
     default: Any = None
-    help: str = ""
+    shown_default: Any = None
+    """The default in the help; None if it has none."""
+    config: type[Options] | None = None
+    """The dataclass with the field."""
+    field: str = ""
+
+    @property
+    def help(self) -> str:
+        """The field's docstring, and the default. It is read from the source code, so ask only if it is shown."""
+        text = _docstrings(self.config)[self.field]
+        return text if self.shown_default is None else f"{text} Default: {self.shown_default}."
 
 
 class Options:
@@ -131,7 +141,7 @@ def _options(config: type[Options], prefix: str, shared: frozenset[str]) -> Iter
     If a dataclass within another has a field of the same name, both fields share one option: names in `shared` are
     omitted here.
     """
-    docstrings, topic = _docstrings(config), ""
+    topic = ""
     own_names = frozenset(member.name for member, hint in _typed_fields(config) if not _is_options(hint))
     for member, hint in _typed_fields(config):
         declared, name = _declared(member), prefix + member.name
@@ -139,12 +149,11 @@ def _options(config: type[Options], prefix: str, shared: frozenset[str]) -> Iter
         if _is_options(hint):
             yield from _options(hint, prefix + declared.prefix, own_names)
         elif name not in shared:
-            yield _derive(
-                replace(declared, name=name, topic=topic), member.default, hint, docstrings[member.name]
-            )
+            named = replace(declared, name=name, topic=topic, config=config, field=member.name)
+            yield _derive(named, member.default, hint)
 
 
-def _derive(declared: Option, default: Any, hint: Any, text: str) -> Option:
+def _derive(declared: Option, default: Any, hint: Any) -> Option:
     if default in (MISSING, ()) or declared.default_text:
         shown = declared.default_text
         constant = None
@@ -159,7 +168,7 @@ def _derive(declared: Option, default: Any, hint: Any, text: str) -> Option:
         is_list=get_origin(hint) is tuple and not declared.parse,
         required=default is MISSING,
         default=constant,
-        help=text if shown is None else f"{text} Default: {shown}.",
+        shown_default=shown,
     )
 
 
@@ -179,6 +188,7 @@ def _is_options(hint: Any) -> bool:
     return isinstance(hint, type) and issubclass(hint, Options)
 
 
+@cache
 def _docstrings(config: type[Options]) -> dict[str, str]:
     """Returns the string below each field, as one line. These strings exist only in the source code."""
     docstrings = {}
