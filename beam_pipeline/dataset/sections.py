@@ -145,6 +145,8 @@ def map_section(path: str, section: Section, *, needs_all: bool) -> memoryview:
         DataError: If they are damaged, or the file is shorter.
     """
     with Path(path).open("rb") as file:
+        if os.fstat(file.fileno()).st_size < section.offset + section.size:
+            raise _damage(section, path)
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     data = memoryview(mapped)[section.offset : section.offset + section.size]
     if needs_all:
@@ -158,9 +160,13 @@ def map_section(path: str, section: Section, *, needs_all: bool) -> memoryview:
 
 def _check(data: bytes | memoryview, section: Section, path: str) -> None:
     if len(data) != section.size or google_crc32c.value(_bytes_of(data)) != section.crc:
-        raise DataError(
-            f"{path}: the {section.size} bytes at {section.offset} are damaged; --resume recomputes them"
-        )
+        raise _damage(section, path)
+
+
+def _damage(section: Section, path: str) -> DataError:
+    return DataError(
+        f"{path}: the {section.size} bytes at {section.offset} are damaged; --resume recomputes them"
+    )
 
 
 def _bytes_of(data: bytes | memoryview | np.ndarray) -> np.ndarray:

@@ -104,7 +104,7 @@ def make_engine(
     reason = None
     if name != "hf":
         try:
-            with _MAKING:
+            with _MAKING.held:
                 engine = _native(tokenizer_json, tuple(sorted(control_ids)), parse_special_tokens)
             return engine.copy(threads)
         except UnsupportedComponent as error:

@@ -103,7 +103,7 @@ class _Reference:
         self._loaded: Tokenizer | None = None
 
     def load(self) -> Tokenizer:
-        with self._lock:
+        with self._lock.held:
             self._loaded = self._loaded or self._make()
             return self._loaded
 

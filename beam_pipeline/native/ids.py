@@ -72,6 +72,8 @@ def copy_rows(to: np.ndarray, slots: np.ndarray, source: np.ndarray, rows: np.nd
     """
     if to.shape[1:] != source.shape[1:] or to.dtype != source.dtype:
         raise ValueError(f"rows of {source.shape[1:]} {source.dtype} are not of {to.shape[1:]} {to.dtype}")
+    if not (to.flags.c_contiguous and source.flags.c_contiguous):
+        raise ValueError("the rows are not contiguous")
     if len(rows) and not 0 <= rows.min() <= rows.max() < len(source):
         raise IndexError(f"a row from {rows.min()} to {rows.max()} is not among the {len(source)} rows")
     library = rows_library()

@@ -1,4 +1,4 @@
-/* The inner loops of encoding rows and of finding records: plain C without Python's API, which `__init__.py` calls by ctypes.
+/* The inner loops of encoding rows and of finding records: plain C without Python's API, which `library.py` calls by ctypes.
  *
  * A record is a `tf.Example` in TFRecord framing, as in dataset/encoders.py, which has the sources of both formats and an
  * encoder of the same bytes in Python.
@@ -16,7 +16,7 @@
 
 static uint32_t crc_table[8][256]; /* crc_table[k][b]: the CRC of byte b and then k zero bytes */
 
-/* Raise it with each change to the arguments of a function, also in `__init__.py`: an installation in place can have compiled
+/* Raise it with each change to the arguments of a function, also in `library.py`: an installation in place can have compiled
  * functions of an earlier version. */
 enum { INTERFACE = 11 };
 

@@ -28,7 +28,7 @@ class States:
         self._library, self._model = library, model
         self._process = os.getpid()
         self._entry = ForkableLock()  # held while a call waits until it is the only one
-        self._lock = ForkableLock()
+        # Changed by single calls of their methods, which an interrupt or a fork comes before or after.
         self._free: list[int] = []
         self._calls: set[object] = set()
 
@@ -41,26 +41,28 @@ class States:
         """Context with some states to encode `size` bytes. Before it, the cache gets room for new words."""
         call, states = object(), []
         try:
-            with self._entry:
+            with self._entry.held:
                 if self._process != os.getpid():  # a fork has no other threads: their calls will not end
                     self._process, self._calls = os.getpid(), set()
                 if not self._library.tokenmill_words_has_room(self._model, size):
                     while self._calls:
                         time.sleep(_POLL_SECONDS)
                     self._library.tokenmill_words_make_room(self._model, size)
-                with self._lock:
-                    self._calls.add(call)
-                    while self._free and len(states) < count:
-                        states.append(self._free.pop())
+                self._calls.add(call)
             while len(states) < count:
-                state = self._library.tokenmill_words_state(self._model)
-                require(state)
-                states.append(state)
+                states.append(self._take())
             yield states
         finally:
-            with self._lock:
-                self._calls.discard(call)
-                self._free += states
+            self._calls.discard(call)
+            self._free.extend(states)
+
+    def _take(self) -> int:
+        try:
+            return self._free.pop()
+        except IndexError:
+            state = self._library.tokenmill_words_state(self._model)
+            require(state)
+            return state
 
 
 def each(function: Callable[..., Any], states: list[int], shares: list[Any]) -> list[Any]:

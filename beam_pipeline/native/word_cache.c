@@ -81,23 +81,25 @@ void tokenmill_make_room(Cache *cache, int64_t bytes) {
         return;
     }
     memset(slots, 0, count * sizeof(Slot));
-    cache->used = 0;
+    uint64_t used = 0;
     for (uint64_t i = 0; i <= cache->slot_mask; i++) {
         const Slot *slot = cache->slots + i;
         if (!slot->size || slot->size == BUSY) continue; /* BUSY: a fork ended the thread that filled it */
         uint64_t at = hash_of(slot) & (count - 1);
         while (slots[at].size) at = (at + 1) & (count - 1);
         slots[at] = *slot;
-        cache->used++;
+        used++;
     }
-    free(cache->slots);
-    cache->slots = slots;
-    cache->slot_mask = count - 1;
+    /* A process that is forked meanwhile must not see an old table with a new count or mask. */
+    Slot *old = cache->slots;
+    __atomic_store_n(&cache->slots, slots, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&cache->slot_mask, count - 1, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&cache->used, used, __ATOMIC_SEQ_CST);
+    free(old);
 }
 
 void tokenmill_cache_word(Cache *cache, const Pending *pending, const uint32_t *ids, int64_t count) {
     if (__atomic_load_n(&cache->used, __ATOMIC_RELAXED) >= capacity(cache->slot_mask + 1)) return;
-    if (count > UINT8_MAX) return;
     int is_short = pending->size <= INLINE_BYTES, has_entry = !is_short || count > INLINE_IDS;
     uint64_t start = 0;
     if (has_entry) {

@@ -19,7 +19,7 @@
 #endif
 
 enum { UNIGRAM, BPE, BYTE_BPE, WORDPIECE };       /* Kind in words.py */
-enum { AT_MARKS, BETWEEN_TOKENS, UNITS, SPLITS }; /* how texts are cut, see `encode_text` in words.c; Cut in words.py */
+enum { AT_MARKS, BETWEEN_TOKENS, UNITS, SPLITS }; /* how texts are cut, see `add_words` in words.c; Cut in words.py */
 
 /* A node of a trie of pieces, see unigram.c. */
 typedef struct {

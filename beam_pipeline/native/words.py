@@ -216,7 +216,7 @@ class WordModel:
 
     def _add_block(self, block: int) -> None:
         classes = np.ascontiguousarray(self._splitter.classes_of(block), np.uint32)
-        with self._blocks_lock:
+        with self._blocks_lock.held:
             if block not in self._known_blocks:
                 require(self._library.tokenmill_words_set_block(self._model, block, classes.ctypes.data))
                 self._known_blocks.add(block)

@@ -17,6 +17,9 @@ else:
         def __init__(self, name: str):
             self._name = name
 
+        def __reduce__(self) -> tuple[type, tuple[str]]:
+            return _Module, (self._name,)
+
         def __getattr__(self, name: str) -> Any:
             value = getattr(importlib.import_module(self._name), name)
             setattr(self, name, value)

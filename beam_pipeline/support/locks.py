@@ -8,22 +8,18 @@ import weakref
 
 
 class ForkableLock:
-    """A lock that is free in a forked process, where the thread that held it does not go on. A context manager."""
+    """A lock that is free in a forked process, where the thread that held it does not go on: `with lock.held:`."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.held = threading.Lock()
+        """The lock itself. An interrupt may come within any Python function, even one that has just acquired a lock,
+        but not between the acquisition by this object and the block that releases it.
+        """
         _LOCKS.add(self)
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *exception: object) -> None:
-        self._lock.release()
 
     def free(self) -> None:
         """Frees the lock, in a forked process."""
-        if self._lock.locked():
-            self._lock = threading.Lock()
+        self.held = threading.Lock()
 
 
 _LOCKS: weakref.WeakSet[ForkableLock] = weakref.WeakSet()

@@ -40,7 +40,7 @@ class CharacterMap:
         self._ascii = bytes(new[0] if new else _REMOVED for new in becomes)
 
     def _learn(self, codes: np.ndarray) -> None:
-        with self._lock:
+        with self._lock.held:
             codes = codes[self._entries[codes] == 0]  # not those that another thread has learned
             chars = list(map(chr, codes.tolist()))
             becomes = [self._exact.normalize_str(char).encode() for char in chars]

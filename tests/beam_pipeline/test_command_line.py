@@ -99,6 +99,18 @@ def test_a_local_dataset_is_read_without_beam(arguments: list[str], dataset: Pat
     assert run(sys.executable, "-c", code).stdout.endswith("set()\n")
 
 
+def test_text_is_prepared_without_beam_and_arrow(tokenizer_folder: Path, tmp_path: Path) -> None:
+    source = tmp_path / "one.jsonl"
+    source.write_text('{"text": "some words"}\n' * 100)
+    options = {"input": source, "tokenizer": tokenizer_folder, "max_length": 32, "output": tmp_path / "out"}
+    words = [f"--{name}={value}" for name, value in options.items()]
+    code = (
+        f"import sys; from beam_pipeline.__main__ import run; assert run('prepare', {words}) == 0; "
+        "print({'apache_beam', 'pyarrow', 'pandas'} & set(sys.modules))"
+    )
+    assert run(sys.executable, "-c", code).stdout.endswith("set()\n")
+
+
 def test_beam_is_imported_without_unused_libraries_which_can_be_imported_later() -> None:
     code = (
         "import sys; from beam_pipeline.support.lean_beam import import_beam; import_beam(); import apache_beam; "

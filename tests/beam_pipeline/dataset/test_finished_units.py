@@ -6,11 +6,12 @@ import pytest
 
 from beam_pipeline.dataset.bad_records import Excluded
 from beam_pipeline.dataset.finished_units import FinishedUnit, create_unit, find_unit
-from beam_pipeline.dataset.sections import open_sections, read_section
+from beam_pipeline.dataset.sections import map_section, open_sections, read_section
 from beam_pipeline.dataset.statistics import SplitStatistics
 from beam_pipeline.engines.fallbacks import EngineUse, Fallbacks
 from beam_pipeline.rows.blocks import RowBlock
 from beam_pipeline.rows.packing import Tail
+from beam_pipeline.support.errors import DataError
 
 VOCAB_SIZE = 20
 
@@ -90,6 +91,21 @@ def test_a_damaged_or_truncated_file_is_not_used(tmp_path: Path):
         assert find_unit(str(path), identity={"fingerprint": "f", "unit": 3}) is None, size
     path.write_bytes(data)
     assert find_unit(str(path), identity={"fingerprint": "f", "unit": 3}) is not None
+
+
+def test_a_block_that_is_mapped_is_refused_if_it_is_damaged_or_truncated(tmp_path: Path):
+    path = tmp_path / "unit"
+    section = write(path).blocks[2].section
+    assert RowBlock.from_bytes(map_section(str(path), section, needs_all=False)).lengths.tolist() == [8] * 3
+    data = path.read_bytes()
+    for size in (0, section.offset, section.offset + section.size - 1):
+        path.write_bytes(data[:size])
+        for needs_all in (False, True):
+            with pytest.raises(DataError, match=r"damaged; --resume recomputes them"):
+                map_section(str(path), section, needs_all=needs_all)
+    path.write_bytes(data[: section.offset] + bytes(len(data) - section.offset))
+    with pytest.raises(DataError, match=r"damaged; --resume recomputes them"):
+        map_section(str(path), section, needs_all=True)
 
 
 def test_a_unit_that_fails_leaves_no_file(tmp_path: Path):

@@ -59,6 +59,19 @@ def test_rows_that_several_threads_add_are_whole_or_an_error(fault):
             assembly.rows()
 
 
+def test_rows_of_another_block_must_have_the_same_size_and_exist():
+    assembly = Assembly(4, "x")
+    assembly.add(block([0, 1]), np.array([0, 1]))
+    wide = RowBlock(np.zeros((1, 9), np.uint16), np.ones(1, np.uint32))
+    other = RowBlock(np.zeros((1, 8), np.uint32), np.ones(1, np.uint32))
+    for foreign in (wide, other):
+        with pytest.raises(ValueError, match=r"rows of .* are not of"):
+            assembly.add(foreign, np.array([2]))
+    for rows in ([5], [-1]):
+        with pytest.raises(IndexError, match="not among the 2 rows"):
+            assembly.add(block([0, 1]), np.array([2]), np.array(rows))
+
+
 def test_adding_a_few_rows_takes_no_memory_or_time_for_the_others():
     assembly = Assembly(1 << 20, "x")
     assembly.add(block([0]), np.array([0]))

@@ -106,8 +106,11 @@ def test_threads_of_the_native_engine_give_the_ids_of_one(
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork while another thread runs
 def test_a_process_forked_while_a_thread_encodes_can_encode(make_tokenizer: Callable[[str], str]):
-    engine = make_engine("native", make_tokenizer("wordpiece"))
+    tokenizer_json = make_tokenizer("wordpiece")
+    engine = make_engine("native", tokenizer_json)
     expected = encode(engine, ["the text"])
+    new_words = " ".join(map(str, range(1_000_000, 1_100_000)))
+    expected_of_new = encode_by_hf(reference_tokenizer(tokenizer_json), [new_words])
     has_begun, may_end = threading.Event(), threading.Event()
     model = engine._model
     encode_words = model._encode
@@ -124,8 +127,8 @@ def test_a_process_forked_while_a_thread_encodes_can_encode(make_tokenizer: Call
     model._encode = encode_words
     child = os.fork()
     if not child:
-        signal.alarm(20)  # instead of waiting forever
-        os._exit(encode(engine, ["the text"]) != expected)
+        signal.alarm(20)  # instead of waiting forever: also for the other call, before the cache grows
+        os._exit(encode(engine, ["the text"]) != expected or encode(engine, [new_words]) != expected_of_new)
     may_end.set()
     thread.join()
     assert os.waitpid(child, 0)[1] == 0
