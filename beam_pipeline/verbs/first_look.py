@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,13 +77,14 @@ def _sample(planned: InputPlan, seed: int) -> list[_Document]:
     if planned.longest_known > _MAX_DOCUMENT:
         return []
     sample: list[_Document] = []
-    # The run itself reports what cannot be read, and treats bad records as the options request.
-    with contextlib.suppress(DataError, UsageError, OSError, pa.ArrowException):
+    try:
         for window in windows(planned, planned.config, sample_bytes=_SAMPLE_BYTES, seed=seed, places=_PLACES):
             for batch, share in window.pieces:
                 kind = document_kind(batch.name, planned.config) if window.unit.format == "text" else "file"
                 remedy = {"line": "paragraph or file", "paragraph": "file"}.get(kind)
                 sample += (_Document(text, share * window.weight, remedy) for text in batch.texts)
+    except (DataError, UsageError, OSError, pa.ArrowException):
+        return sample  # the run itself reports what cannot be read, and treats bad records as the options request
     return sample
 
 
