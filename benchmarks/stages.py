@@ -27,8 +27,8 @@ import orjson
 from measure import measure, table
 
 from beam_pipeline.dataset.encoders import encode_rows
-from beam_pipeline.dataset.sections import create_sections, open_sections, read_section
-from beam_pipeline.dataset.shards import assemble, write_shard
+from beam_pipeline.dataset.sections import create_sections, map_section
+from beam_pipeline.dataset.shards import Assembly, write_shard
 from beam_pipeline.engines.documents import DocumentTokenizer
 from beam_pipeline.engines.tokenizer_parts import split_tokenizer
 from beam_pipeline.engines.word_models import make_word_model
@@ -144,13 +144,12 @@ def stages(data: bytes, folder: str) -> dict[str, tuple[float, float]]:
         bounds = np.cumsum([0, *map(len, blocks)])
 
         def gather() -> Any:
-            pieces = []
-            with open_sections(f"{out}/unit") as file:
-                for section, first, end in zip(sections, bounds, bounds[1:], strict=False):
-                    slots = np.flatnonzero((order >= first) & (order < end))
-                    block = RowBlock.from_bytes(read_section(file, section, "unit"))
-                    pieces.append(block.take(order[slots] - first, slots))
-            return assemble(pieces, len(ids), "benchmark")
+            assembly = Assembly(len(ids), "benchmark")
+            for section, first, end in zip(sections, bounds, bounds[1:], strict=False):
+                slots = np.flatnonzero((order >= first) & (order < end))
+                block = RowBlock.from_bytes(map_section(f"{out}/unit", section, needs_all=True))
+                assembly.add(block, slots, order[slots] - first)
+            return assembly.rows()
 
         shard, seconds = timed(gather)
         found[GATHER] = timed(lambda: ids[order])[1], seconds
