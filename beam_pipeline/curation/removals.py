@@ -63,7 +63,7 @@ class Removals:
     def table(self) -> pa.Table:
         """A row for each document and rule, with the columns document (int64), rule, value (float64: what the rule
         measured, such as a similarity; NaN if nothing) and evidence (JSON)."""
-        return _schema().empty_table() if self.rows is None else self.rows
+        return removals_schema().empty_table() if self.rows is None else self.rows
 
     @classmethod
     def empty(cls) -> Removals:
@@ -96,7 +96,7 @@ class Removals:
             "value": pa.array(values, pa.float64()),
             "evidence": pa.array(texts, pa.string()),
         }
-        return cls.concat([cls(pa.table(columns, _schema()))])
+        return cls.concat([cls(pa.table(columns, removals_schema()))])
 
     @classmethod
     def concat(cls, parts: Iterable[Removals]) -> Removals:
@@ -172,7 +172,11 @@ class Removals:
     def with_rules(self, rules: list[str]) -> Removals:
         """Returns the removals with the rule of each row replaced."""
         return Removals.concat(
-            [Removals(self.table.set_column(1, _schema().field("rule"), pa.array(rules, pa.string())))]
+            [
+                Removals(
+                    self.table.set_column(1, removals_schema().field("rule"), pa.array(rules, pa.string()))
+                )
+            ]
         )
 
     def shifted(self, first: int) -> Removals:
@@ -180,14 +184,14 @@ class Removals:
         if not len(self):
             return self
         documents = pa.array(self.table["document"].to_numpy() + first, pa.int64())
-        return Removals(self.table.set_column(0, _schema().field("document"), documents))
+        return Removals(self.table.set_column(0, removals_schema().field("document"), documents))
 
     def to_bytes(self) -> bytes:
         """Returns equal bytes for equal removals; b"" for none."""
         if not len(self):
             return b""
         file = io.BytesIO()
-        with pa.ipc.new_stream(file, _schema()) as writer:
+        with pa.ipc.new_stream(file, removals_schema()) as writer:
             writer.write_table(self.table)
         return file.getvalue()
 
@@ -205,7 +209,8 @@ def _json_of(evidence: Mapping[str, Any]) -> str:
 
 
 @cache
-def _schema() -> pa.Schema:
+def removals_schema() -> pa.Schema:
+    """Returns the columns of `Removals.table`."""
     return pa.schema(
         [
             ("document", pa.int64()),

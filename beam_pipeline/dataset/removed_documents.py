@@ -15,7 +15,7 @@ from functools import cache
 
 import numpy as np
 
-from beam_pipeline.curation.removals import Removals
+from beam_pipeline.curation.removals import Removals, removals_schema
 from beam_pipeline.support import filesystem
 from beam_pipeline.support.arrow import pa, pq
 from tokenmill_reader.format.json_text import parse_own_json
@@ -36,16 +36,7 @@ COLUMNS = "columns"
 
 @cache
 def _schema() -> pa.Schema:
-    return pa.schema(
-        [
-            ("path", pa.string()),
-            ("place", pa.int64()),
-            ("document", pa.int64()),
-            ("rule", pa.string()),
-            ("value", pa.float64()),
-            ("evidence", pa.string()),
-        ]
-    )
+    return pa.schema([("path", pa.string()), ("place", pa.int64()), *removals_schema()])
 
 
 def removed_path(output: str, unit: int) -> str:
