@@ -171,13 +171,8 @@ class Removals:
 
     def with_rules(self, rules: list[str]) -> Removals:
         """Returns the removals with the rule of each row replaced."""
-        return Removals.concat(
-            [
-                Removals(
-                    self.table.set_column(1, removals_schema().field("rule"), pa.array(rules, pa.string()))
-                )
-            ]
-        )
+        table = self.table.set_column(1, removals_schema().field("rule"), pa.array(rules, pa.string()))
+        return Removals.concat([Removals(table)])
 
     def shifted(self, first: int) -> Removals:
         """Returns the removals with `first` added to the number of each document."""

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import google_crc32c
 import numpy as np
@@ -16,11 +16,9 @@ from beam_pipeline.engines.token_arrays import joined_columns, selected_columns
 from beam_pipeline.native.ids import copy_rows
 from beam_pipeline.rows.blocks import RowBlock, rows_checksum
 from beam_pipeline.support import filesystem
+from beam_pipeline.support.arrow import pa
 from beam_pipeline.support.errors import DataError
 from tokenmill_reader.format.names import index_name, offsets_name
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _READ_BYTES = 16 << 20
 

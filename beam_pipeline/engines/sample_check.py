@@ -68,8 +68,8 @@ class SampleCheck:
             if mix64(hashes[:1])[0] <= self._batch_bound:
                 excerpts += find_suspects(batch.texts)
             if excerpts:
-                excerpt_ids, lengths = self._engine.encode_batch([text for _, text in excerpts])
-                split_ids = np.split(excerpt_ids, np.cumsum(lengths)[:-1])
+                excerpt_ids, excerpt_lengths = self._engine.encode_batch([text for _, text in excerpts])
+                split_ids = np.split(excerpt_ids, np.cumsum(excerpt_lengths)[:-1])
                 checked += [(*excerpt, ids) for excerpt, ids in zip(excerpts, split_ids, strict=True)]
             self._refuse_differences(batch, checked)
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+from beam_pipeline.support.arrow import pa
 
 FlatIds = tuple[np.ndarray, np.ndarray]
 """The ids of several texts (unsigned integers [tokens]) and the number in each text (int64 [texts])."""
@@ -114,8 +112,6 @@ def joined_columns(parts: Sequence[pa.Table | None]) -> pa.Table | None:
     """Concatenates the columns of several parts, all of which have some, or none of which has."""
     if parts[0] is None:
         return None
-    import pyarrow as pa
-
     return pa.concat_tables(parts)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
@@ -16,11 +16,9 @@ from beam_pipeline.rows.documents import DocumentBlock
 from beam_pipeline.rows.packing import segments_and_positions
 from beam_pipeline.sources.record_columns import column_table
 from beam_pipeline.support import extras
+from beam_pipeline.support.arrow import pa
 from beam_pipeline.support.errors import UsageError
 from tokenmill_reader.format.limits import MOST_RECORDS
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,8 @@ import numpy as np
 
 from beam_pipeline.native.library import rows_library
 
-CHECKSUM_VALUES = (
-    1 << 19
-)  # ids per step of a checksum in NumPy, which limits the size of their copy as uint64
+# Ids per step of a checksum in NumPy, which limits the size of their copy as uint64.
+CHECKSUM_VALUES = 1 << 19
 
 
 def count_ids(ids: np.ndarray, counts: np.ndarray) -> None:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from beam_pipeline.engines.token_arrays import id_dtype, id_dtype_of, joined_columns, selected_columns
 from beam_pipeline.native.ids import hash_rows
+from beam_pipeline.support.arrow import pa
 from beam_pipeline.support.hashing import mix64
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 # Maximum size of an element between stages. Some runners hold several in memory, and Dataflow rejects very large ones.
 BLOCK_BYTES = 16 << 20

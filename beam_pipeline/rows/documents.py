@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from beam_pipeline.engines.token_arrays import id_dtype_of, joined_columns, selected_columns
 from beam_pipeline.native.ids import CHECKSUM_VALUES
 from beam_pipeline.rows.blocks import BLOCK_BYTES, columns_from_bytes, columns_to_bytes
+from beam_pipeline.support.arrow import pa
 from beam_pipeline.support.hashing import mix64
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclass(frozen=True)
